@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq
+# In a terminal pip shows what it downloads.
+PIP    := $(BIN)/python -m pip --disable-pip-version-check $(shell test -t 2 || echo -qq)
 
 # The tested versions; `make test CONSTRAINTS=/dev/null` takes the newest ones instead.
 CONSTRAINTS ?= constraints.txt
@@ -44,7 +45,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "== installing lopa-ray and what it needs (a few minutes, the first time)"
+	@echo "== installing lopa-ray and what it needs: about 1.6 GB, 1 to 3 minutes, once"
 	@$(PIP) install -c $(CONSTRAINTS) -e .
 	@touch $@
 
@@ -55,6 +56,7 @@ $(VENV)/.dev: $(VENV)/.installed
 
 demo: install
 	@$(BIN)/lopa generate --config demo --workers 2 --watch "$$PROMPT"
+	@echo "Next: $(BIN)/lopa serve has a playground at http://127.0.0.1:8000, $(BIN)/lopa models lists models to run."
 
 # The cheapest check first.
 check: dev

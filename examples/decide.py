@@ -1,33 +1,21 @@
-"""Ask typed questions about an input, and get a probability for each value.
+"""Ask a typed question about inputs, and get a probability for each value.
 
-The model in the package answers the last question; the first two need a model that compares numbers.
+The model in the package answers scores of one number; `PredicateQuestion("Is it urgent?")` and
+`ChoiceQuestion("Which team?", ["sales", "support"])` need a model that was trained for them.
 
 python examples/decide.py
 """
 
-from lopa_ray import (
-    ChoiceAnswer,
-    ChoiceQuestion,
-    LocalEngine,
-    PredicateAnswer,
-    PredicateQuestion,
-    ScoreQuestion,
-)
+from lopa_ray import LocalEngine, ScoreAnswer, ScoreQuestion
 
-INPUT = "Tom has 6 pens, and Mia has 9 pens."
-QUESTIONS: list[PredicateQuestion | ChoiceQuestion | ScoreQuestion] = [
-    PredicateQuestion("Does Mia have more pens than Tom?"),
-    ChoiceQuestion("Who has the most pens?", ["Tom", "Mia"]),
-    ScoreQuestion("How many pens does Tom have?", ["fewer than 10", "10 to 99", "100 or more"]),
-]
+INPUTS = ["Tom has 6 pens.", "Mia has 90 pens."]
+QUESTION = ScoreQuestion("How many pens are there?", ["fewer than 10", "10 to 99", "100 or more"])
 
 with LocalEngine.from_pretrained("demo") as engine:
-    result = engine.decide(INPUT, QUESTIONS)
-    for question, answer in zip(QUESTIONS, result.answers, strict=True):
-        print(question.instructions)
-        if isinstance(answer, PredicateAnswer):
-            print(f"  yes with probability {answer.probability:.2f}")
-            continue
-        best = answer.choice if isinstance(answer, ChoiceAnswer) else f"{answer.score:.2f}"
-        print(f"  {best}, confidence {answer.confidence:.2f}: {answer.probabilities}")
-    print(f"{result.forwards} forwards in {result.steps} steps")
+    for given in INPUTS:
+        result = engine.decide(given, [QUESTION])
+        (answer,) = result.answers
+        assert isinstance(answer, ScoreAnswer)
+        shown = ", ".join(f"{value} {probability:.2f}" for value, probability in answer.probabilities.items())
+        print(f"{given} {answer.score:.2f}, confidence {answer.confidence:.2f} ({shown})")
+    print(f"{result.forwards} forwards in {result.steps} steps each")

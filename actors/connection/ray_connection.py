@@ -129,10 +129,11 @@ def connect_to_ray(
     num_cpus: int,
     object_store_memory: int = LOCAL_STORE_BYTES,
     env_vars: Mapping[str, str] | None = None,
-) -> None:
+) -> str | None:
     """Connect to the Ray at `address`, or start one on this machine if that is `LOCAL_RAY`: on loopback addresses, with
     this process's interpreter, and with at least `num_cpus` and `object_store_memory` (bytes). All processes that it
-    starts see `env_vars`. The program's handler of SIGTERM stays. Raises ClusterError."""
+    starts see `env_vars`. The program's handler of SIGTERM stays. Returns the folder of this Ray's session on this
+    node, which has its logs; None through a client's address (ray://). Raises ClusterError."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == LOCAL_RAY:
@@ -153,9 +154,11 @@ def connect_to_ray(
         if address == LOCAL_RAY:
             make_token()
         with _own_sigterm(), _by_itself() if address == LOCAL_RAY else _few_attempts():
-            ray.init(address=address, **options)
+            context = ray.init(address=address, **options)
     except Exception as error:  # Ray also raises plain exceptions, as for a node that is not there in time
         raise ClusterError(_explain(address, error)) from error
+    session: str | None = getattr(context, "address_info", {}).get("session_dir")
+    return session
 
 
 def _check_answers(address: str) -> None:

@@ -10,6 +10,7 @@ from cluster.openai.errors import short_repr
 from lopa_ray.config.generation_settings import GIVING
 from lopa_ray.errors import PromptError
 from lopa_ray.text.chat_message import read_messages
+from lopa_ray.text.client_object import unknown_field_message
 from lopa_ray.text_input import parse_json
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _parse_decision(number: int, record: dict[str, Any]) -> DecisionLine:
 def _check_keys(record: dict[str, Any], allowed: Sequence[str]) -> None:
     unknown = sorted(set(record) - {*allowed})
     if unknown:
-        raise PromptError(f"unknown key {unknown[0]!r}; allowed: {', '.join(allowed)}")
+        raise PromptError(f"{unknown[0]} {unknown_field_message(unknown[0], [*allowed])}")
 
 
 def _parse_prompt(record: dict[str, Any]) -> Prompt:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.table import Table
-from rich.text import Text
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.model_settings import ModelSettings
@@ -39,11 +37,6 @@ def result_as_dict(result: GenerationResult, settings: GenerationSettings) -> di
     }
 
 
-def format_winners(winners: Sequence[str]) -> str:
-    runs = [(name, len(list(repeats))) for name, repeats in groupby(winners)]
-    return " ".join(name if count == 1 else f"{name}×{count}" for name, count in runs)
-
-
 def stats_table(result: GenerationResult, recorder: StepRecorder, model: ModelSettings) -> Table:
     """The small table under an answer, whose steps `recorder` has. `model`: as the engine has it."""
     table = Table.grid(padding=(0, 2))
@@ -57,19 +50,19 @@ def stats_table(result: GenerationResult, recorder: StepRecorder, model: ModelSe
     table.add_row("finish reason", result.finish_reason)
     table.add_row("dtype", f"{model.dtype} on {model.device}")
     if result.mean_depth > 1:
-        table.add_row("depth", f"{result.mean_depth:.2f} steps of the rule per step")
+        table.add_row("depth", f"{result.mean_depth:.2f} denoising steps per step")
     if recorder.accepted:
         table.add_row("drafts", f"{recorder.accepted} of {result.forwards - result.steps} accepted")
-    elif any(name != "anchor" for name in recorder.winners) or result.forwards > result.steps:
-        table.add_row("winners", Text(format_winners(recorder.winners)))
+    elif result.forwards > result.steps:
+        table.add_row("lookahead", f"won {recorder.lookahead_wins} of {result.steps} steps")
     return table
 
 
 class StepRecorder:
-    """Records who won each step, how many drafts were accepted, and a trace as JSON lines if a file is given."""
+    """Counts accepted drafts and steps that lookahead won, and writes a trace as JSON lines if a file is given."""
 
     def __init__(self, trace: Path | None = None) -> None:
-        self.winners: list[str] = []
+        self.lookahead_wins = 0
         self.accepted = 0
         self._file: TextIO | None = None if trace is None else trace.open("w", encoding="utf-8")
 
@@ -77,7 +70,7 @@ class StepRecorder:
         """A callback for `Engine.run`; `lines`: the line of the input that each request stands on."""
 
         def listen(index: int, step: TraceStep) -> None:
-            self.winners.append(step.branch_name(step.winner))
+            self.lookahead_wins += step.winner > 0
             self.accepted += len(step.accepted)
             if self._file is not None:
                 line = {} if lines is None else {"line": lines[index]}

@@ -13,6 +13,7 @@ from cluster.choices.answer_format import AnswerFormat
 from cluster.choices.answer_parser import AnswerDelta
 from cluster.choices.messages import (
     CanvasBranch,
+    CanvasCandidates,
     CanvasCell,
     CanvasRuleStep,
     ChoiceCanvas,
@@ -96,7 +97,7 @@ class ChoiceState:
             self._decisions[at] = decision
             self._decided_at_step[at] = step.step
         if self._request.stream_canvas:
-            yield self._snapshot(step, now)
+            yield self._snapshot(step, outcome.considered, now)
         finished = outcome.finish_reason is not None
         if finished or self._follows_text:
             yield from self._new_text(final=finished)
@@ -217,7 +218,7 @@ class ChoiceState:
 
     # Canvas
 
-    def _snapshot(self, step: TraceStep, now: float) -> ChoiceCanvas:
+    def _snapshot(self, step: TraceStep, considered: Sequence[Decision], now: float) -> ChoiceCanvas:
         given, decided_at = self.session.given.tokens, self._decided_at_step
         prompt = len(self.session.prompt)
         return ChoiceCanvas(
@@ -243,6 +244,19 @@ class ChoiceState:
                 CanvasRuleStep(rule_step.branch, tuple(position - prompt for position, _ in rule_step.fills))
                 for rule_step in step.rule_steps
             ),
+            candidates=self._candidates([*considered, *step.decided]),
+        )
+
+    def _candidates(self, decisions: Sequence[Decision]) -> tuple[CanvasCandidates, ...]:
+        """Of several decisions on one position, those of the last one."""
+        text, prompt = self._tokenizer.token_text, len(self.session.prompt)
+        tops = {decision.position - prompt: decision.top_logprobs for decision in decisions}
+        return tuple(
+            CanvasCandidates(
+                at, tuple(text(token) for token, _ in top), tuple(round(math.exp(lp), 4) for _, lp in top)
+            )
+            for at, top in tops.items()
+            if top
         )
 
     def _tried(self, fills: Sequence[Fill]) -> str:

@@ -138,6 +138,20 @@ class CanvasRuleStep:
 
 
 @dataclass(frozen=True, slots=True)
+class CanvasCandidates:
+    """The most likely tokens of a position in the pass of a step."""
+
+    __pydantic_config__ = _SENT
+
+    position: int
+    """Index into `cells`."""
+    tokens: tuple[str, ...]
+    """Their texts, the most likely one first."""
+    probabilities: tuple[float, ...]
+    """Under the plain softmax."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChoiceCanvas:
     """A choice after one of its steps."""
 
@@ -153,6 +167,8 @@ class ChoiceCanvas:
     """Index into `branches`; with verified lookahead the last accepted draft, or the anchor."""
     rule_steps: tuple[CanvasRuleStep, ...]
     """The denoising steps, in order. Branches after the first step's are accepted drafts."""
+    candidates: tuple[CanvasCandidates, ...] = ()
+    """Candidates of the positions that the step scored, if the request asks for `top_logprobs`."""
 
 
 class Cost(BaseModel):

@@ -8,9 +8,12 @@ import typer
 
 from cluster.command_line import options
 from cluster.command_line.engine_options import EngineOptions, engine_options
+from cluster.command_line.options import SETTINGS
 from lopa_ray.errors import SettingsError
 
-NOT_OF_CHATS = ("model", "dtype", "decoder", "num_branches", "suffix", "tensor_parallel_size")
+NOT_OF_CHATS = ("model", "suffix")
+OF_REQUESTS = {"max_new_tokens": "max_tokens", "temperature": "temperature", "seed": "seed"}
+"""Option → the parameter of a request to a server. The server of this project alone has the other decode settings."""
 
 
 def chat(
@@ -39,8 +42,8 @@ def chat(
 ) -> None:
     """Talk to a model: a line is a message, and the answer comes as it is decoded. Ctrl-D ends the conversation.
 
-    Without --url this process decodes, or Ray where lopa generate would use it. With --url --set takes decode
-    settings, which lopa serve alone understands.
+    Without --url this process decodes, or Ray where lopa generate would use it. With --url decode settings are
+    sent, of which servers other than lopa serve understand --max-new-tokens, --temperature and --seed alone.
     """
     from cluster.cli.chat import converse
     from cluster.cli.where_to_decode import is_local
@@ -48,19 +51,22 @@ def chat(
     if url is not None:
         from cluster.cli.server_partner import ServerPartner
 
-        sent = {"max_new_tokens": "max_tokens", "temperature": "temperature", "seed": "seed"}
-        of_engine = {name: value for name, value in engine.items() if name not in (*sent, "set")}
-        options.refuse_beside("--url", {"config": config, **of_engine})
-        sections = options.parse_overrides(engine["set"])
+        decoding = {
+            name: value for name, value in engine.items() if SETTINGS.get(name, "").startswith("decode.")
+        }
+        others = {name: value for name, value in engine.items() if name not in (*decoding, "set")}
+        options.refuse_beside("--url", {"config": config, **others})
+        parameters = {sent: engine[name] for name, sent in OF_REQUESTS.items() if engine[name] is not None}
+        sections = options.parse_overrides(engine["set"], **decoding | dict.fromkeys(OF_REQUESTS))
         if sections.keys() - {"decode"}:
             raise SettingsError("--set: got a setting of the model or group; allowed with --url: decode.KEY")
-        parameters = {key: engine[name] for name, key in sent.items() if engine[name] is not None}
         lopa = {"lopa": sections["decode"]} if sections else {}
         converse(ServerPartner(url, api_key, model, {**parameters, **lopa}), system)
         return
     engine["model"] = model
     loaded = engine.load(config)
-    local = is_local(loaded, engine, config)
+    cannot = "solves arithmetic word problems, one per message, and does not converse"
+    local = is_local(loaded, engine, config, cannot)
 
     from cluster.batch.open_engine import open_engine
     from cluster.cli.chat_partner import EnginePartner

@@ -15,10 +15,11 @@ from cluster.cli.decide_command import decide
 from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp
 from cluster.command_line.engine_options import EngineOptions, engine_options
-from cluster.command_line.exit_status import run_app
+from cluster.command_line.exit_status import FAILED, run_app
 from cluster.command_line.progress import ShownTask
 from cluster.jobs.__main__ import decode as job
 from lopa_ray import __version__
+from lopa_ray.config.yaml_files import presets
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
@@ -106,16 +107,25 @@ app.command("job")(job)
 def serve(
     *,
     config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="Ray Serve config; see configs/serve.yaml."),
+        str | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE|PRESET",
+            help="Preset or YAML file, as lopa generate takes it, or a Ray Serve config (configs/serve.yaml).",
+            autocompletion=lambda: [*presets()],
+        ),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (http_options).")] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port to listen on (http_options).")
     ] = None,
     engine: Annotated[
-        EngineOptions, engine_options("model.*", "group.*", "set", without=("dtype", "device"))
+        EngineOptions, engine_options("model.*", "decode.*", "group.*", "set", without=("suffix",))
     ],
+    replicas: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Groups of workers of the model (num_replicas).")
+    ] = None,
     api_keys: Annotated[
         str | None,
         typer.Option("--api-keys", metavar="FILE", help="One API key per line (args.api_keys_file)."),
@@ -123,16 +133,21 @@ def serve(
 ) -> None:
     """Serve models behind OpenAI's API, with a playground at /.
 
-    Without --config the demo model on 127.0.0.1:8000. The options of model and group, and --set, change the first
-    model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is started, and stopped at the
-    end. SIGTERM and Ctrl-C let what is in flight finish.
+    Without --config the demo model on 127.0.0.1:8000. Options of the model, its groups and its decoding change
+    the first model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is started, and
+    stopped at the end. SIGTERM and Ctrl-C let what is in flight finish.
     """
     with ShownTask("Importing Ray Serve"):
         from cluster.serving.launch import ServeLauncher
     overrides = engine.overrides()
     launcher = ServeLauncher(config)
     launcher.apply_options(
-        host=host, port=port, api_keys_file=api_keys, model=engine["model"], sections=overrides
+        host=host,
+        port=port,
+        api_keys_file=api_keys,
+        model=engine["model"],
+        replicas=replicas,
+        sections=overrides,
     )
     launcher.validate()
     launcher.run(typer.echo)
@@ -170,8 +185,8 @@ def models(
     checkpoint: Annotated[
         str | None,
         typer.Argument(
-            metavar="[DIR|NAME]",
-            help="Checkpoint: folder, Hub name, demo. Without one, the families are listed.",
+            metavar="[DIR|NAME|WORD]",
+            help="Checkpoint: folder, Hub name, demo. A word lists those with it; without one, all are listed.",
         ),
     ] = None,
     assignments: options.SetOption = None,
@@ -184,14 +199,30 @@ def models(
     """
     from cluster.cli.checkpoint_needs import print_needs
     from cluster.cli.model_families import print_families
+    from lopa_ray.execution.model_files import DEMO
 
-    if checkpoint is not None:
+    named = checkpoint is not None and ("/" in checkpoint or checkpoint == DEMO or Path(checkpoint).is_dir())
+    if checkpoint is not None and named:
         overrides = options.parse_overrides(assignments, model=checkpoint)
         print_needs(Config.parse({}, overrides), as_json=as_json)
     elif assignments:
         raise SettingsError("--set needs a checkpoint; name one, or leave --set out")
     else:
-        print_families(as_json=as_json)
+        print_families(checkpoint, as_json=as_json)
+
+
+@app.command()
+def doctor(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port that lopa serve is to have.")] = 8000,
+) -> None:
+    """Say what of this machine lopa can use, what is missing, and what to do about it. Nothing is changed.
+
+    Status 1 if models cannot be decoded here.
+    """
+    from cluster.cli.doctor import print_findings
+
+    if not print_findings(port):
+        raise typer.Exit(FAILED)
 
 
 @app.command("config")

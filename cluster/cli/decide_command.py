@@ -77,8 +77,11 @@ def decide(
         raise SettingsError("--input takes no INPUT; leave one of them out")
     if source is None and output != "-":
         raise SettingsError("--output needs --input; for one input redirect stdout")
+    if source is None and not asked:
+        raise SettingsError("no questions; ask one with --predicate, --choice, --score or --questions")
     text = read_prompt(given) if source is None else ""
-    local = is_local(loaded, engine, config)
+    cannot = "answers scores of one number, and guesses predicates and choices"
+    local = is_local(loaded, engine, config, cannot)
     if source is not None:
         decode_file(loaded, read_decision_lines(source, asked), output, local=local)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from cluster.batch.result_format import StepRecorder, result_as_dict, stats_tabl
 from cluster.batch.storage import compression_of
 from cluster.cli.watch import Watcher
 from cluster.command_line.exit_status import FAILED, error_exit
-from cluster.command_line.progress import ShownTask
+from cluster.command_line.progress import ShownTask, totals
 from lopa_ray.decoding.result import TraceStep
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError, SettingsError
@@ -120,8 +121,9 @@ def decode_file(
 
 
 def _write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
-    """Write each output as it comes, reporting failures on stderr; returns how many failed."""
-    failures = 0
+    """Write each output as it comes, reporting failures and what all took on stderr; returns how many failed."""
+    failures = tokens = steps = 0
+    began = time.perf_counter()
     with _open_output(path) as file, ShownTask("Decoding", total, "lines") as task:
         if file.isatty():
             task.close()  # the lines themselves show how far it is, and a bar would stand before each of them
@@ -132,6 +134,8 @@ def _write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
             file.write(json.dumps(output.row) + "\n")
             file.flush()
             task.advance()
+            tokens, steps = tokens + output.tokens, steps + output.steps
+        task.say(totals(total, failures, tokens, steps, time.perf_counter() - began))
     return failures
 
 

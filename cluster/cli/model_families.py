@@ -13,13 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 from lopa_ray.config.yaml_files import read_config
+from lopa_ray.errors import SettingsError
 from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.transformers_models.families import TRANSFORMERS_FAMILIES
 
+_BEGIN = (
+    "To begin: demo, the model in this package, and of the published checkpoints Dream-org/Dream-v0-Instruct-7B with "
+    "--config d2f-dream-7b, on a GPU of 24 GB or more. Of them all this project has run demo alone; the others are "
+    "checked against recorded decodes of small models with their code."
+)
 _LEGEND = (
     "Checkpoints on the Hugging Face Hub by family: weights in bfloat16, settings for --config (with --model NAME "
     "where their name is another one's), the adapter of these settings, and what their authors published (TPF: tokens "
-    "per forward pass). `lopa models NAME` computes what a checkpoint needs in all formats."
+    "per forward pass). `lopa models NAME` computes what a checkpoint needs in all formats, and `lopa models WORD` "
+    "lists those whose lines have the word."
 )
 _OTHERS = (
     "model.implementation transformers runs other causal language models of transformers too, if their config.json "
@@ -75,7 +82,8 @@ def checkpoints_table(families: Sequence[Mapping[str, Any]], columns: int) -> Ta
             name = Text(row["name"], "bold")
             name.append("".join(f"\n{line}" for line in below if line), "not bold")
             table.add_row(name, *map(Text, [preset, adapter] * wide + [weights, figures] * (not narrow)))
-        table.add_section()
+        if family["checkpoints"]:
+            table.add_section()
     return table
 
 
@@ -87,14 +95,31 @@ def families_table(families: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def print_families(*, as_json: bool) -> None:
+def print_families(word: str | None, *, as_json: bool) -> None:
+    """`word`: list the checkpoints alone whose family, name, preset, adapter or figures have it. Raises SettingsError
+    if there is none."""
     families = known_families()
+    if word is not None:
+        families = [family for family in (_with_word(family, word.lower()) for family in families) if family]
+        if not families:
+            raise SettingsError(
+                f"got {word!r}; allowed: a folder with a config.json, a name on the Hub as org/name, demo, or a word "
+                "that a line of `lopa models` has"
+            )
     if as_json:
         print("\n".join(json.dumps(row) for row in families))
         return
     console = console_for_lines()
-    console.print(_LEGEND, checkpoints_table(families, console.width), sep="\n")
+    if word is not None:
+        console.print(checkpoints_table(families, console.width))
+        return
+    console.print(_BEGIN, _LEGEND, checkpoints_table(families, console.width), sep="\n")
     console.print(families_table(families), _OTHERS, sep="\n")
+
+
+def _with_word(family: Mapping[str, Any], word: str) -> dict[str, Any] | None:
+    rows = [row for row in family["checkpoints"] if word in " ".join(map(str, row.values())).lower()]
+    return {**family, "checkpoints": rows} if rows else None
 
 
 def console_for_lines() -> Console:

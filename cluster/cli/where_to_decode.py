@@ -8,6 +8,7 @@ from collections.abc import Collection
 import typer
 
 from cluster.command_line.engine_options import EngineOptions
+from cluster.command_line.notices import notice
 from cluster.command_line.options import SETTINGS
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
@@ -33,15 +34,23 @@ def reason_for_ray(config: Config, *, source: str | None, options: Collection[st
     return f"there are {number} devices ({device.name})" if number > 1 else None
 
 
-def is_local(config: Config, engine: EngineOptions, source: str | None) -> bool:
-    """Whether to decode in this process: with `--local`, or if nothing asks for Ray. A line on stderr says where and
-    why."""
+def is_local(
+    config: Config, engine: EngineOptions, source: str | None, demo_cannot: str | None = None
+) -> bool:
+    """Whether to decode in this process: with `--local`, or if nothing asks for Ray. Lines on stderr say where and why,
+    and what the demo model is for; `demo_cannot`: the feature of this command that it was not trained for."""
     reason = None
     if not engine["local"]:
         reason = reason_for_ray(config, source=source, options=engine.overrides().get("group", {}))
-        typer.echo(where_line(config, reason), err=True)
-    if config.model.path == DEMO:
-        typer.echo(DEMO_LINE, err=True)
+        line = where_line(config, reason)
+        if reason is None:
+            notice(line)
+        else:
+            typer.echo(line, err=True)
+    if config.model.path == DEMO and demo_cannot is None:
+        notice(DEMO_LINE)
+    elif config.model.path == DEMO:
+        typer.echo(f"The demo model {demo_cannot}; --model takes another.", err=True)
     return reason is None
 
 

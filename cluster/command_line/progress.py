@@ -106,5 +106,24 @@ def _count(task: Task) -> Text:
 
 
 def _seconds(task: Task) -> Text:
-    minutes, seconds = divmod(int(task.elapsed or 0), 60)
-    return Text(f"{minutes} min {seconds} s" if minutes else f"{seconds} s" if seconds else "", "dim")
+    """Since the beginning, and until the end where the task's speed is known."""
+    shown = duration(task.elapsed or 0)
+    left = task.time_remaining
+    return Text(f"{shown}, {duration(left)} left" if left else shown, "dim")
+
+
+def duration(seconds: float) -> str:
+    """For a person, as "2 min 5 s"; empty below a second."""
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s" if seconds else ""
+
+
+def totals(lines: int, failed: int, tokens: int, steps: int, seconds: float) -> str:
+    """What a file of requests took, in a line."""
+    parts = [f"{lines} line{'s' * (lines != 1)} in {seconds:.1f} s"] + [f"{failed} failed"] * bool(failed)
+    if steps:
+        parts += [
+            f"{tokens} tokens in {steps} steps, TPF {tokens / steps:.2f}",
+            f"{tokens / seconds:.1f} tokens/s",
+        ]
+    return "; ".join(parts)

@@ -27,7 +27,7 @@ def decode(
     config: options.ConfigOption = "demo",
     groups: Annotated[int, typer.Option(min=1, help="Decode groups, each with its workers.")] = 1,
     engine: Annotated[
-        EngineOptions, engine_options("model.*", "group.*", "set", without=("dtype", "device"))
+        EngineOptions, engine_options("model.*", "decode.*", "group.*", "set", without=("suffix",))
     ],
     raw: options.RawOption = False,
 ) -> None:

@@ -76,7 +76,7 @@ def _run_locked(
         raise SettingsError(f"--input: {source} changed while the job ran; remove the files {output}.*")
     check_lock()
     merged = results.merge_parts()
-    progress.log(f"{output} is complete: {merged.lines} lines in {time.monotonic() - progress.started:.0f} s")
+    progress.report_end(output)
     return merged
 
 

@@ -7,6 +7,7 @@ from collections.abc import Container
 
 import typer
 
+from cluster.command_line.progress import totals
 from cluster.jobs.group import ChunkResult
 
 LOG_INTERVAL_S = 10.0  # between two lines
@@ -50,6 +51,11 @@ class JobProgress:
         parts += [f"{self._failures} failed"] if self._failures else []
         parts += [f"{groups} groups at work"]
         self.log(", ".join(parts))
+
+    def report_end(self, output: str) -> None:
+        seconds = time.monotonic() - self.started
+        took = totals(self._lines, self._failures, self._tokens, self._steps, seconds)
+        self.log(f"{output} is complete, with {self._total_lines} lines; this run: {took}")
 
     @staticmethod
     def log(text: str) -> None:

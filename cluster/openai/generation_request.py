@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints, create_model
 
 from cluster.choices.messages import ChoicesRequest
 from cluster.openai.errors import invalid_value
-from cluster.openai.lopa_options import LOPA_DECODE_SETTINGS, OPENAI_FIELDS, LopaOptions
+from cluster.openai.lopa_options import OPENAI_FIELDS, LopaOptions, decode_settings
 from cluster.openai.request_model import UNUSED, ModelRequest, RequestModel
 from lopa_ray.config.generation_settings import GUIDED, MAX_GIVEN_PARTS, GenerationSettings
 from lopa_ray.config.http_field import MAX_INT, http_fields
@@ -125,7 +125,7 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
         given = self.constraint_fields()
         constraint = next(iter(given), self.tools_field)
         fields = {name: name for name in OPENAI_FIELDS}
-        fields |= {name: f"lopa.{name}" for name in LOPA_DECODE_SETTINGS}
+        fields |= {name: f"lopa.{name}" for name in decode_settings()}
         fields |= {"max_new_tokens": self.max_tokens_field, "top_logprobs": self.top_logprobs_field}
         fields |= {name: constraint for name in GUIDED if constraint is not None}
         if self.tools_field is not None and "guided_structural_tag" not in dict(given.values()):

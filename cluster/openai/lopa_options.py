@@ -21,10 +21,6 @@ OPENAI_FIELDS = {
 }
 """Decode setting → its field at the top level of a request, where `lopa` is too."""
 
-LOPA_DECODE_SETTINGS = sorted(
-    {name for decoder in DECODERS.values() for name in decoder.settings.model_fields} - OPENAI_FIELDS.keys()
-)
-
 MAX_SETTING_CHARS = 100  # characters of a decode setting; an error message shows what it got
 
 
@@ -52,12 +48,13 @@ class LopaOptions(RequestModel):
 
     @model_validator(mode="after")
     def _check_decode_settings(self) -> Self:
+        allowed = decode_settings() if self.model_extra else []
         for name, value in (self.model_extra or {}).items():
             if name in OPENAI_FIELDS:
                 hint = f"is set outside of lopa: use {OPENAI_FIELDS[name]}"
                 raise _setting_error("unsupported", name, hint)
-            if name not in LOPA_DECODE_SETTINGS:
-                known = [*type(self).model_fields, *LOPA_DECODE_SETTINGS]
+            if name not in allowed:
+                known = [*type(self).model_fields, *allowed]
                 hint = f"is gone: {REMOVED[name]}" if name in REMOVED else unknown_field_message(name, known)
                 raise _setting_error("unknown", name, hint)
             if isinstance(value, dict | list):
@@ -75,9 +72,17 @@ class LopaOptions(RequestModel):
         reference = super().__get_pydantic_json_schema__(core, handler)
         schema = handler.resolve_ref_schema(reference)
         schema["additionalProperties"] = False
-        for name in LOPA_DECODE_SETTINGS:
+        for name in decode_settings():
             schema["properties"][name] = _setting_schema(name)
         return reference
+
+
+def decode_settings() -> list[str]:
+    """The settings of all decoders that are registered by now."""
+    return sorted(
+        {name for decoder in DECODERS.values() for name in decoder.settings.model_fields}
+        - OPENAI_FIELDS.keys()
+    )
 
 
 def _setting_error(error_type: str, name: str, message: str) -> PydanticCustomError:

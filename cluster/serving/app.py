@@ -24,6 +24,7 @@ from cluster.serving.replica.group_server import GroupServer
 from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config.group_settings import MIN_HUNG_AFTER_S
+from lopa_ray.decoding.decoders import register_decoder
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_files import pin_model
@@ -117,8 +118,12 @@ def use_serve_log_handlers() -> None:
 def http_app_builder(settings: ServeSettings) -> Any:
     """A function that builds the HTTP layer inside the ingress replica: only there are its keys read."""
 
+    sources = [source for entry in settings.models if (source := entry.load().decode.source)]
+
     def build_http_app() -> FastAPI:
         use_serve_log_handlers()
+        for source in sources:  # requests have fields for their settings
+            register_decoder(source)
         keys = load_api_keys(settings.api_keys_file, os.environ)
 
         def backend() -> Backend:

@@ -28,7 +28,7 @@ from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.serve_environment import serve_environment
 from cluster.serving.settings import ModelEntry, ServeSettings
-from lopa_ray.decoding.decoders import merge_decoder_settings
+from lopa_ray.decoding.decoders import merge_decoder_settings, register_decoder
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.execution.model_files import download_weights
@@ -64,14 +64,17 @@ class ServeLauncher:
         port: int | None,
         api_keys_file: str | None,
         model: str | None,
+        replicas: int | None,
         sections: dict[str, dict[str, Any]],
     ) -> None:
-        """`sections` changes the first model; `model` renames it. Raises SettingsError for a wrong value."""
+        """`sections` changes the first model, `model` renames it, and `replicas` is the number of its groups. Raises
+        SettingsError for a wrong value."""
         self.http_options |= {"host": host or self.host, "port": port or self.port}
         if api_keys_file is not None:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
         first, *others = self.settings.models
         changed = {name: {**getattr(first, name), **values} for name, values in sections.items()}
+        register_decoder(sections.get("decode", {}).get("decoder"))
         if "decoder" in sections.get("decode", {}):  # what the file sets may be for another one
             decode = {"decoder": first.load().decode.decoder, **first.decode}
             changed["decode"] = merge_decoder_settings(decode, sections["decode"])
@@ -79,6 +82,10 @@ class ServeLauncher:
         entries = [first.replace(**changed, **renamed), *others]
         if first.deployment in self.deployments:
             self.deployments[entries[0].deployment] = self.deployments.pop(first.deployment)
+        if replicas is not None:
+            options = self.deployments.setdefault(entries[0].deployment, {})
+            options.pop("autoscaling_config", None)
+            options["num_replicas"] = replicas
         self.args["models"] = [entry.model_dump() for entry in entries]
 
     def validate(self) -> None:
@@ -145,7 +152,7 @@ class ServeLauncher:
         began = time.monotonic()
         with ExitStack() as cleanup, ShownTask("Starting Ray") as task:
             env_vars = serve_environment() | self.env_vars
-            connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=env_vars)
+            session = connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=env_vars)
             # A Ray that this process started ends with it, and so does everything on it.
             cleanup.callback(ray.shutdown)
             node = RayNode.of_this_process()
@@ -174,12 +181,21 @@ class ServeLauncher:
                 task.say(f"{groups} ready after {time.monotonic() - began:.0f} s")
             task.close()
             with stop_signals() as stop:
+                echo(f"Serving {', '.join(map(_with_dtype, self.settings.models))} on {address}")
+                base = f"{address}{self.route_prefix.rstrip('/')}"
+                metrics = f"{base}/metrics"
                 if local:
                     # Ray's dashboard would write the address to a file for Prometheus, but it is not started.
                     (own,) = ray.nodes()
-                    metrics = f"http://{own['NodeManagerAddress']}:{own['MetricsExportPort']}/metrics"
-                    echo(f"Metrics for Prometheus on {metrics}")
-                echo(f"Serving {', '.join(map(_with_dtype, self.settings.models))} on {address}")
+                    metrics += f" (of all Ray: http://{own['NodeManagerAddress']}:{own['MetricsExportPort']}/metrics)"
+                for name, place in (
+                    ("Playground", f"{base}/"),
+                    ("API", f"{base}/v1 (reference: {base}/docs)"),
+                    ("Logs", f"{session or 'of the session of Ray'}/logs/serve"),
+                    ("To stop", "Ctrl-C, or SIGTERM; requests in flight are finished"),
+                    ("Metrics", metrics),
+                ):
+                    echo(f"  {name:12}{place}")
                 _wait(stop, node)
                 echo("Finishing the requests in flight; press Ctrl-C again to stop at once")
                 stop.clear()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 from ray.serve import Deployment
 from ray.serve.schema import DeploymentSchema, HTTPOptionsSchema, ServeDeploySchema
 
-from lopa_ray.config.yaml_files import SERVE, parse_yaml, serve_config
+from cluster.serving.settings import ModelEntry
+from lopa_ray.config.yaml_files import SERVE, read_config, serve_config
 from lopa_ray.errors import SettingsError
-from lopa_ray.text_input import read_text
 
 IMPORT_PATH = "cluster.serving.app:build"
 _TOP_KEYS = ("proxy_location", "http_options", "logging_config", "applications")
@@ -22,17 +22,12 @@ _APPLICATION_KEYS = ("name", "route_prefix", "import_path", "runtime_env", "args
 
 
 def read_serve_config(source: str | Path | None) -> dict[str, Any]:
-    """The values of a Serve config file; None: of the file that ships with this project. Raises SettingsError."""
-    path = serve_config() if source is None or str(source) == SERVE else Path(source)
-    try:
-        values = parse_yaml(read_text(path))
-    except OSError as error:
-        raise SettingsError(f"cannot read the Serve config {path}: {error.strerror}") from None
-    except (ValueError, yaml.YAMLError) as error:
-        raise SettingsError(f"the Serve config {path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        hint = f"a mapping with the keys {', '.join(_TOP_KEYS)}"
-        raise SettingsError(f"the Serve config {path} is a {type(values).__name__}; allowed: {hint}")
+    """The values of a Serve config: of a file, of the shipped one (None), or of the shipped one with the model of a
+    preset or file that `lopa generate` takes. Raises SettingsError."""
+    path = serve_config() if source is None or str(source) == SERVE else source
+    values = read_config(path)
+    if values.keys().isdisjoint(_TOP_KEYS):
+        return _with_model(str(source))
     _check_values(path, values)
     for where, mapping, allowed in _mappings(values):
         for key in mapping:
@@ -41,7 +36,20 @@ def read_serve_config(source: str | Path | None) -> dict[str, Any]:
     return values
 
 
-def _check_values(path: Path, values: Mapping[str, Any]) -> None:
+def _with_model(source: str) -> dict[str, Any]:
+    """The shipped config with one model, called like its preset or file, in place of its own."""
+    values = read_serve_config(None)
+    application = values["applications"][0]
+    (shipped,) = application["args"]["models"]
+    entry = ModelEntry(id=re.sub(r"\.ya?ml$", "", Path(source).name), config=source)
+    application["args"]["models"] = [entry.model_dump()]
+    for deployment in application["deployments"]:
+        if deployment["name"] == shipped["id"]:
+            deployment["name"] = entry.deployment
+    return values
+
+
+def _check_values(path: str | Path, values: Mapping[str, Any]) -> None:
     try:
         schema = ServeDeploySchema(**{str(key): value for key, value in values.items()})
     except ValidationError as error:

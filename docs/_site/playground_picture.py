@@ -17,27 +17,28 @@ from playwright.sync_api import sync_playwright
 
 DOCS = Path(__file__).parents[1]
 SIZE = {"width": 1100, "height": 720}
-STEP_MS, LAST_MS = 700, 2500
+STEP_MS, LAST_MS = 700, 3000
 
 
 def decode(page: Any, example: str) -> int:
-    """Decode one of the page's examples; the number of its steps."""
+    """Decode one of the page's examples, with one branch and with verified lookahead; the number of its steps."""
     page.get_by_role("button", name=example).click()
     page.get_by_role("button", name="Run", exact=False).click()
-    page.locator("#status", has_text="Done").wait_for()
+    page.locator("#headline.over").wait_for()
     return int(page.get_by_role("slider", name="Step").get_attribute("max"))
 
 
 def frames(page: Any, steps: int) -> list[Image.Image]:
-    """The decode after each step, without the form, so that a telephone shows it large. All frames have one size."""
-    area, boxes, pictures = page.locator("#lanes"), [], []
-    for step in range(1, steps + 1):
-        page.get_by_role("slider", name="Step").fill(str(step))
-        boxes.append(area.bounding_box())
-    clip = boxes[0] | {"height": max(box["height"] for box in boxes)}
-    for step in range(1, steps + 1):
-        page.get_by_role("slider", name="Step").fill(str(step))
-        pictures.append(Image.open(io.BytesIO(page.screenshot(clip=clip, full_page=True))))
+    """The canvases after each step, with the clock, without the form, so that a telephone shows them large."""
+    clock = page.get_by_role("slider", name="Step")
+    page.evaluate("() => scrollTo(0, 0)")  # A box is where the window is, a clip where the page begins.
+    clip, foot = page.locator("#stage").bounding_box(), page.locator(".foot").bounding_box()
+    clip["height"] = foot["y"] - clip["y"]
+    pictures = []
+    for step in range(steps + 1):
+        clock.fill(str(step))
+        shot = page.screenshot(clip=clip, full_page=True, animations="disabled")
+        pictures.append(Image.open(io.BytesIO(shot)))
     return pictures
 
 
@@ -45,14 +46,11 @@ def main(url: str) -> None:
     """Decode on the server at `url`, and write both pictures."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_context(viewport=SIZE, reduced_motion="reduce", color_scheme="light").new_page()
+        page = browser.new_context(viewport=SIZE, color_scheme="light").new_page()
         page.goto(url)
-        decode(page, "Pens")
-        page.screenshot(path=DOCS / "playground.png")
-        steps = decode(page, "Goats")
-        # Finished runs are below the decode, and move with the height of a step's branches.
-        page.locator("#history").evaluate("element => { element.style.display = 'none'; }")
+        steps = decode(page, "Pens")
         pictures = frames(page, steps)
+        page.screenshot(path=DOCS / "playground.png", full_page=True, animations="disabled")
         browser.close()
     pictures[0].save(
         DOCS / "playground.webp",

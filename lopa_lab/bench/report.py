@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -23,11 +24,29 @@ RECORDS, PLOTS, PAGE = "records", "plots", "README.md"
 
 INTRODUCTION = """# Benchmarks
 
-`lopa bench report` writes this page from the files in `records/`. Each section names the command that made its record
-and the machine that it ran on. Run the command with `--against records/NAME.json` to compare another machine or
-version. `lopa bench all` makes the main records of a kind of device; the command of its section makes any other one.
-Findings are in [NOTES.md](NOTES.md).
+`lopa bench report` writes this page from `records/`, where more columns, rows and commits are. Run the command of a
+section with `--against records/NAME.json` to compare another machine or version. `lopa bench all` makes the main
+records of a kind of device. [NOTES.md](NOTES.md) has findings.
 """
+
+QUESTIONS = {
+    "decode": "Tokens per forward and per second, latency and problems solved of decoders",
+    "serve": "A server under load",
+    "forward": "A worker's step, beside the floor of the device and a plain batched forward",
+    "step": "A step by phase, on several workers",
+    "commit": "The commit of a winner's K/V",
+    "recovery": "The pause of requests when a worker or a group is killed",
+}
+"""Benchmark → what it measures, in the order of the page's index."""
+
+LEFT_OUT = {
+    "decode": {"TPS max", "TPS top 10", "latency max ms"},
+    "step": {"steps", "plan ms", "scatter ms", "gather ms", "select ms", "launches", "copies in", "waits"},
+    "commit": {"commits"},
+    "forward": {"rows", "floor ms", "plain ms"},
+    "serve": {"sent", "failed", "latency p95 ms"},
+}
+"""Benchmark → columns of its records that the page does not have."""
 
 
 def write_report(folder: Path) -> Path:
@@ -39,26 +58,50 @@ def write_report(folder: Path) -> Path:
     paths = sorted((folder / RECORDS).glob("*.json"))
     if not paths:
         raise SettingsError(f"{folder / RECORDS} has no records; make some: lopa bench all --output {folder}")
-    sections = [_section(path, folder) for path in paths]
+    records = {path.stem: BenchRecord.read(path) for path in paths}
+    (packages, _), *_ = Counter(map(_packages, records.values())).most_common(1)
+    index = [
+        [
+            question,
+            ", ".join(f"[{name}](#{name})" for name, record in records.items() if record.name == benchmark),
+        ]
+        for benchmark, question in QUESTIONS.items()
+    ]
+    index = [row for row in index if row[1]]
+    sections = [markdown.table(["what is measured", "records"], index) + "\n"]
+    sections.append(f"Packages, unless a section says otherwise: {packages}.\n")
+    methods: dict[str, str] = {}
+    for name, record in records.items():
+        first = methods.setdefault(record.method, name)
+        method = record.method if first == name else f"Measured as [{first}](#{first})."
+        environment = "" if _packages(record) == packages else f"; {_packages(record)}"
+        origin = f"{record.machine.hardware}{environment}; {record.started:%Y-%m-%d}."
+        sections.append("\n".join([*_section(name, record, origin, folder), method, ""]))
     page = folder / PAGE
     page.write_text("\n".join([INTRODUCTION, *sections]), encoding="utf-8")
     return page
 
 
-def _section(path: Path, folder: Path) -> str:
-    """A record's part of the page, whose plots it writes."""
-    record = BenchRecord.read(path)
+def _packages(record: BenchRecord) -> str:
+    return f"lopa-ray {record.version}, {record.machine.package_list}, Python {record.machine.python}"
+
+
+def _section(name: str, record: BenchRecord, origin: str, folder: Path) -> list[str]:
+    """The lines of a record's part of the page, whose plots it writes, up to its method."""
     header, *rows = record_table(record)
-    lines = [f"## {path.stem}", "", markdown.code_block(record.command_line), "", record.origin, ""]
+    if record.name == "commit":  # With one worker nothing is sent.
+        several = [cells for row, cells in zip(record.rows, rows, strict=True) if row["workers"] != 1]
+        rows = several or rows
+    shown = [at for at, column in enumerate(header) if column not in LEFT_OUT.get(record.name, ())]
+    lines = [f"## {name}", "", markdown.code_block(record.command_line), "", origin, ""]
     for what, draw in PLOTS_OF.get(record.name, {}).items():
-        file = folder / PLOTS / f"{path.stem}-{what.replace(' ', '-')}.svg"
+        file = folder / PLOTS / f"{name}-{what.replace(' ', '-')}.svg"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(draw(record), encoding="utf-8")
         lines += [f"![{what}]({PLOTS}/{file.name})", ""]
     common = common_values(record)
-    lines += [markdown.table(header, rows), ""]
-    lines += [f"All rows: {common}.", ""] if common else []
-    return "\n".join([*lines, record.method, ""])
+    lines += [markdown.table([header[at] for at in shown], [[row[at] for at in shown] for row in rows]), ""]
+    return [*lines, *([f"All rows: {common}.", ""] if common else [])]
 
 
 def step_time_plot(record: BenchRecord) -> str:

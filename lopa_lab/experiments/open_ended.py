@@ -59,15 +59,10 @@ class OpenEnded(Experiment):
     smallest: ClassVar = {"DECODERS": (0, 1, 4), "LENGTH": 16, "MC_NUM": 2}
     plot_rows = (1, 1)
     method = (
-        f'Prompts are word problems that end with "{OPEN_QUESTION}" in place of their question, so there is no right '
-        f"answer; texts end by EOS, or after {LENGTH} tokens. vanilla: one token per step, no cache, for all "
-        f"{LENGTH} positions, also those behind the end, so its TPF is below 1. Repetition: "
-        "different pairs of neighbouring tokens ÷ all pairs. Likelihood: log p(text | prompt) ÷ tokens, a "
-        f"Monte-Carlo bound with {MC_NUM} draws of masks that are the same for all decoders. Agreement: share of "
-        "positions with vanilla's token, of those of the longer text."
-    )
-    paper = (
-        "All of the paper's tasks have answers that can be checked; it says nothing about open-ended text."
+        f'Prompts are word problems that end with "{OPEN_QUESTION}" in place of their question; texts have at most '
+        f"{LENGTH} tokens. vanilla: one token per step, also behind the end, so its TPF is below 1. different pairs: "
+        "of neighbouring tokens ÷ all pairs. nats per token: log p(text | prompt) ÷ tokens, a Monte-Carlo bound with "
+        f"{MC_NUM} draws. as vanilla: positions with vanilla's token ÷ positions of the longer text."
     )
 
     def points(self) -> Sequence[Point]:
@@ -102,15 +97,11 @@ class OpenEnded(Experiment):
         most = max(DECODERS[1:], key=lambda count: figures[count]["TPF"][0])
         best = figures[most]
         text = (
-            f"LoPA is fastest with {most} branches: {estimate(best['TPF']):.2f} TPF, where a single branch has "
-            f"{estimate(single['TPF']):.2f} and vanilla decoding {estimate(vanilla['TPF']):.2f}. Its text has "
-            f"{estimate(best['different pairs %']):.0f} % different pairs (vanilla: "
-            f"{estimate(vanilla['different pairs %']):.0f} %), a likelihood of "
-            f"{estimate(best['nats per token']):.2f} nats per token, "
-            f"{estimate(best['nats per token'] - vanilla['nats per token']):+.2f} against vanilla's and "
-            f"{estimate(best['nats per token'] - single['nats per token']):+.2f} against the single branch's, and "
-            f"vanilla's token at {estimate(best['as vanilla %']):.0f} % of the positions; the single branch has "
-            f"that at {estimate(single['as vanilla %']):.0f} %."
+            f"LoPA is fastest with {most} branches. Its text has "
+            f"{estimate(best['nats per token'] - vanilla['nats per token']):+.2f} nats per token against vanilla's and "
+            f"{estimate(best['nats per token'] - single['nats per token']):+.2f} against a single branch's, and "
+            f"vanilla's token at {estimate(best['as vanilla %']):.0f} % of the positions; a single branch has that at "
+            f"{estimate(single['as vanilla %']):.0f} %."
         )
         table = {"decoder, branches": [f"LoPA, {count}" if count else "vanilla" for count in figures]}
         for name in vanilla:

@@ -105,19 +105,12 @@ class Predictor(Experiment):
     }
     plot_rows = (1, 1)
     method = (
-        f"LoPA with {BRANCHES} branches whose winner the mean decides. In each step every branch has a branch "
-        "confidence by each metric, and a number of accepted tokens: its fork's and those that the confidence rule "
-        "fills from its scores, which is what the step decides if it wins. ρ: Spearman's rank correlation of the "
-        "two over the branches of a step, averaged over the steps in which branches differ in accepted tokens "
-        "(equal confidences count 0). chosen: accepted tokens of the branch that the metric would choose, as a "
-        "share of the best branch's. A product falls with the number of masked positions, of which the anchor has "
-        "one more than a fork, and the anchor accepts no fork's token: a part of its ρ is that. TPF and score are "
-        "those of decodes whose winners that metric decides."
+        f"LoPA with {BRANCHES} branches whose winner the mean decides. ρ: Spearman's rank correlation, over the "
+        "branches of a step, of branch confidence and the tokens that the step decides if the branch wins; averaged "
+        "over steps. A part of the product's ρ is that the anchor has one mask more than a fork. TPF and score: the "
+        "metric decides the winners."
     )
-    paper = (
-        "LoPA scores a branch by the mean confidence of its masked positions (section 3). Tables 1 to 7 compare no "
-        "other score."
-    )
+    paper = "It takes the mean confidence of masked positions (section 3), and compares no other."
 
     def points(self) -> Sequence[Point]:
         """One observed decode for each ranking, and then a decode by each metric."""
@@ -147,7 +140,7 @@ class Predictor(Experiment):
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """The best predictor and the best decoder of each ranking."""
-        rho, chosen = _observed(record)
+        rho = _observed(record)
         figures = record.figures({(r, m): {"ranking": r, "metric": m} for r, m in rho})
         tpf = figures.tpf
         sentences, answers, compared = [], [], []
@@ -160,26 +153,21 @@ class Predictor(Experiment):
             if predicts == decodes:
                 verdict, answer = "so the best predictor also decodes best", "is the fastest"
             else:
-                clear, unclear = "it does not decode best", "the difference is not clear"
-                told = ratio.against(1, clear, clear, unclear)
-                verdict = f"the best predictor has {ratio:.3f} times the TPF of the fastest, so {told}"
+                verdict = f"the best predictor has {ratio:.3f} times the TPF of the fastest"
                 answer = f"has {ratio:.3f} times the TPF of the fastest, {decodes[1]}"
             answers.append(f"{ranking}: {predicts[1]} predicts best and {answer}")
             slower = "is slower than" if gap.high < 1 else "is not clearly slower than"
             of_mean = f"{slower} {decodes[1]}: {gap:.3f} times its TPF"
             of_mean = "is the fastest" if decodes == mean else of_mean
-            compared.append(f"Here, with ranking {ranking}, the mean {of_mean}.")
+            compared.append(f"With ranking {ranking} the mean {of_mean} here.")
             sentences.append(
-                f"With ranking {ranking} the best predictor is {predicts[1]}, ρ = {estimate(rho[predicts]):.2f} "
-                f"(mean: {estimate(rho[mean]):.2f}), and the fastest decoder is {decodes[1]} with "
-                f"{estimate(tpf[decodes]):.2f} TPF (mean: {estimate(tpf[mean]):.2f}); {verdict}. Over the "
-                f"{len(names)} metrics ρ and TPF have a rank correlation of {relation:.2f}."
+                f"With ranking {ranking} the best predictor is {predicts[1]}, and the fastest decoder is {decodes[1]}; "
+                f"{verdict}. Over the metrics ρ and TPF have a rank correlation of {relation:.2f}."
             )
         table = {
             "ranking": [ranking for ranking, _ in rho],
             "metric": [metric for _, metric in rho],
             "ρ": column(rho.values(), ".2f"),
-            "chosen %": column((100 * share for share in chosen.values()), ".1f"),
             "TPF": column(tpf.values(), ".2f"),
             "score %": column(figures.score.values(), ".1f"),
         }
@@ -187,7 +175,7 @@ class Predictor(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """ρ and TPF of each metric."""
-        rho, _ = _observed(record)
+        rho = _observed(record)
         names = list(dict.fromkeys(metric for metrics in METRICS.values() for metric in metrics))
         for at, (ranking, metrics) in enumerate(METRICS.items()):
             tpfs = [record.outcomes(ranking=ranking, metric=m).tpf(record.resamples) for m in metrics]
@@ -200,15 +188,14 @@ class Predictor(Experiment):
         axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
 
 
-def _observed(record: ExperimentRecord) -> tuple[Mapping[Name, Array], Mapping[Name, Array]]:
-    """Mean rank correlation, and the share of the best branch's tokens, of each metric."""
-    rho, chosen, quotient = {}, {}, record.resamples.quotient
+def _observed(record: ExperimentRecord) -> Mapping[Name, Array]:
+    """The mean rank correlation of each metric."""
+    rho = {}
     for ranking, metrics in METRICS.items():
         data = record.data(ranking=ranking, metric=None)
         for metric in metrics:
-            rho[ranking, metric] = quotient(data["rank correlation"][metric], data["steps"])
-            chosen[ranking, metric] = quotient(data["accepted"][metric], data["best"])
-    return rho, chosen
+            rho[ranking, metric] = record.resamples.quotient(data["rank correlation"][metric], data["steps"])
+    return rho
 
 
 EXPERIMENT = Predictor()

@@ -36,21 +36,13 @@ class Sync(Experiment):
     timed = True
     smallest = None
     method = (
-        f"LoPA with {BRANCHES} branches and blocks of each span, one request at a time, on groups of 1, 2, 4 and so on "
-        "up to group.num_workers workers, which are open at once and take turns problem by problem, as do the two "
-        "commit protocols. Means of wall time per step over all steps, with those that commit nothing. commit-winner: "
-        "having the K/V of the winner in the cache, by broadcast under two_phase and by a copy of a worker's own under "
-        "single_phase or with one worker; the slowest worker's, waiting for the sender included. pre-write: staging "
-        "K/V of the positions that may be committed, timed by itself in one process for a block of each span and the "
-        "branches of one worker (processor time, where that is one thread of a CPU), and multiplied by the positions "
-        "that were staged; it is part of what a worker reports as its forward. control: all that is neither commit "
-        "nor forward. The protocols go with different attention, so they decode different canvases. Efficiency: time "
-        "per step with one worker ÷ (workers × time per step with so many)."
+        f"LoPA with {BRANCHES} branches, one request at a time, on groups of 1, 2, 4 and so on up to group.num_workers "
+        "workers, which take turns. Means of wall time per step. commit-winner: the K/V of the winner, by broadcast "
+        "under two_phase. pre-write: staging K/V that may be committed, timed by itself. control: neither commit nor "
+        "forward. The protocols have different attention, so they decode different canvases. Efficiency: time per step "
+        "with one worker ÷ (workers × time per step with so many)."
     )
-    paper = (
-        "Its system for GPUs keeps the caches of branches consistent in two phases, pre-write and commit-winner; its "
-        "system for NPUs has a block-causal mask, under which one phase is enough."
-    )
+    paper = "It has two phases on GPUs, and one under the block-causal mask of its system for NPUs."
 
     def points(self) -> Sequence[Point]:
         return [{"span": span} for span in SPANS]
@@ -97,18 +89,12 @@ class Sync(Experiment):
         for span in SPANS:
             of_span = steps[span]
             one, several = of_span[1, TWO_PHASE], of_span[most, TWO_PHASE]
-            single = efficiency(of_span[1, SINGLE_PHASE].whole, of_span[most, SINGLE_PHASE].whole, most)
             whole = efficiency(one.whole, several.whole, most)
             without = efficiency(one.without_sync, several.without_sync, most)
-            forwards = efficiency(one.parts["forward"], several.parts["forward"], most)
             sentences.append(
-                f"With {most} workers and blocks of {span}, commit-winner takes {several.share('commit'):.1f} % of a "
-                f"step, pre-write {several.share('pre-write'):.2f} % and control {several.share('control'):.1f} %; "
-                f"with one worker they take {one.share('commit'):.1f} %, {one.share('pre-write'):.2f} % and "
-                f"{one.share('control'):.1f} %. Scaling efficiency is {estimate(whole):.0f} %. It would be "
-                f"{estimate(without):.0f} % without pre-write and commit-winner, a difference of "
-                f"{estimate(without - whole):+.1f} points; it is {estimate(single):.0f} % with the single-phase "
-                f"commit, and {estimate(forwards):.0f} % for forwards alone."
+                f"With {most} workers and blocks of {span}, scaling efficiency is {whole[0]:.0f} %; without pre-write "
+                f"and commit-winner it would be {without[0]:.0f} %, a difference of {estimate(without - whole):+.1f} "
+                "points."
             )
         here = bool(record.data(span=SPANS[0])["on this machine"])
         text = " ".join(sentences) + record.shared_cores(most, on_this_machine=here)

@@ -12,7 +12,7 @@ from lopa_lab.experiments.run.outcomes import Figures
 from lopa_lab.experiments.run.setup import FIT_SEED
 from lopa_lab.experiments.run.workbench import Workbench, graded
 from lopa_lab.records.figure import PALETTE
-from lopa_lab.records.intervals import FEWEST_PROBLEMS, estimate
+from lopa_lab.records.intervals import estimate
 from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import SettingsError
@@ -35,7 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """Changes of settings, by what decodes."""
 
 USUAL_SIZE, USUAL_THRESHOLD, USUAL_BRANCHES = 32, 0.9, 8
-"""The place at which the bars are held."""
+"""The place of the finding."""
 
 RUNS: dict[str, tuple[Sequence[int], Sequence[float]]] = {
     ONE: ((1,), THRESHOLDS),
@@ -47,17 +47,6 @@ RUNS: dict[str, tuple[Sequence[int], Sequence[float]]] = {
 }
 """Branches and thresholds of each, for each size of blocks."""
 
-EXACT_BARS = {4: 1.5, 8: 1.75, 16: 1.9}
-"""Branches → times the TPF of one branch, at least."""
-FORWARDS_BAR = 1.05
-"""Forwards per token of exact drafts, at most."""
-RELAXED_BARS = {RELAXED: 1.2, RELAXED_SETTLED: 1.4}
-"""Times the TPF of LoPA with 4 branches, at least."""
-FEWER_POINTS = -2.5
-"""Minimum of the score of relaxed drafts minus the score of one branch."""
-SETTLED_BAR = 1.5
-"""Times the TPF of one branch without the setting."""
-
 
 class Name(NamedTuple):
     """A point."""
@@ -68,13 +57,6 @@ class Name(NamedTuple):
     confidence_threshold: float
 
 
-class Bar(NamedTuple):
-    """A figure that verified lookahead is held to, with what was measured."""
-
-    text: str
-    met: bool
-
-
 class Verified(Experiment):
     """See the module."""
 
@@ -82,23 +64,17 @@ class Verified(Experiment):
     smallest: ClassVar = {"BLOCK_SIZES": (USUAL_SIZE,)}
     plot_rows = (1, 1)
     method = (
-        f"D2F's rule with blocks of {' and '.join(map(str, BLOCK_SIZES))}. one branch: the rule alone, at several "
-        "values of confidence_threshold. LoPA: its forks, of which the one with the best mean score wins. exact: "
-        "verified lookahead, whose drafts count where the rule fills just what they hold. relaxed: acceptance 0.5, so "
-        "that drafts count too whose further tokens are the model's own choices with a probability above that. "
-        "settled: the rule also fills choices that stay as they were while other tokens were filled, with settled "
-        "0.05. TPF: tokens up to the first EOS ÷ steps, of all problems together. Forwards per token: branch "
-        "evaluations ÷ tokens. Equal answers: token ids and finish reason are those of one branch at the same "
-        f"settings. The model that proposes drafts is the package's, fitted to other problems (seed {FIT_SEED}). "
-        f"Bars are for blocks of {USUAL_SIZE} and threshold {USUAL_THRESHOLD:g}, and concern the measured values, "
-        f"not intervals. Figure: blocks of {USUAL_SIZE}; the numbers are thresholds on the lines of one branch "
-        "and of LoPA, and branches on the others."
+        f"D2F's rule; the table is of blocks of {USUAL_SIZE} and threshold {USUAL_THRESHOLD:g}. exact: verified "
+        "lookahead, whose drafts count where the rule fills just what they hold. relaxed: acceptance 0.5, so drafts "
+        "count too whose further tokens are the model's choices with a probability above that. settled: the rule also "
+        "fills choices that stay as they were while other tokens were filled (0.05). Forwards: branch evaluations. "
+        "Equal answers: token ids and finish reason are those of one branch. The model that proposes drafts is fitted "
+        f"to problems of seed {FIT_SEED}. Numbers in the figure are thresholds on the lines of one branch and of LoPA, "
+        "and branches on the others."
     )
     paper = (
-        "LoPA's winner may have filled what the rule would not have, and its answers differ from those of one branch: "
-        "with D2F-Dream on GSM8K TPF rises from 3.1 to 10.1, and the score falls from 78.5 to 73.8 (Table 1). The "
-        "paper has no verified branches. Others publish them: Spiffy (arXiv 2509.18085) and FreeDave (arXiv "
-        "2510.00294) with equal outputs, PSD (arXiv 2605.15609) with a relaxed acceptance."
+        "It verifies no branches. Others do: Spiffy (arXiv 2509.18085) and FreeDave (arXiv 2510.00294) with equal "
+        "outputs, PSD (arXiv 2605.15609) with a relaxed acceptance."
     )
 
     def points(self) -> Sequence[Point]:
@@ -123,7 +99,7 @@ class Verified(Experiment):
         return data
 
     def finding(self, record: ExperimentRecord) -> Finding:
-        """The bars at the usual settings, then the other size of blocks."""
+        """Exact and relaxed drafts against one branch and LoPA, at the usual settings."""
         problems = record.setup.problems
         figures = record.figures(_points())
         tpf, score, forwards = figures.tpf, figures.score, figures.forwards
@@ -132,46 +108,34 @@ class Verified(Experiment):
             for name, point in _points().items()
             if name.decoder == EXACT
         }
-        bars = _bars(figures, equal, problems)
-        one, lopa = _usual(ONE, 1), _usual(LOPA, 4)
-        caveat = (
-            "This is one small model, on the kind of problems that it was trained for; real weights may behave "
-            "differently, and the command takes them (`--model`). "
-            if record.setup.model == "demo"
-            else ""
+        one, settled = _usual(ONE, 1), _usual(ONE_SETTLED, 1)
+        in_short = {size: _in_short(figures, equal, size, problems) for size in BLOCK_SIZES[::-1]}
+        spent = estimate(forwards[_usual(EXACT, USUAL_BRANCHES)])
+        text = " ".join(
+            [
+                *in_short.values(),
+                f"With blocks of {USUAL_SIZE}, exact drafts take {spent:.2f} forwards per token; one branch with "
+                f"settled has {estimate(tpf[settled] / tpf[one]):.2f} times the TPF of one without, at "
+                f"{estimate(score[settled] - score[one]):+.1f} points.",
+            ]
         )
-        verdict = f"{sum(bar.met for bar in bars)} of {len(bars)} bars are met"
-        if problems < FEWEST_PROBLEMS:
-            verdict = f"Fewer than {FEWEST_PROBLEMS} problems do not tell whether bars are met"
-        text = (
-            f"{caveat}With blocks of {USUAL_SIZE} and threshold {USUAL_THRESHOLD:g} one branch has "
-            f"{estimate(tpf[one]):.2f} TPF at {estimate(score[one]):.1f} % solved for {estimate(forwards[one]):.2f} "
-            f"forwards per token, and LoPA with 4 branches {estimate(tpf[lopa]):.2f} at {estimate(score[lopa]):.1f} % "
-            f"for {estimate(forwards[lopa]):.2f}. {verdict}: "
-            + "; ".join(bar.text for bar in bars)
-            + ". "
-            + " ".join(
-                _in_short(figures, equal, size, problems) for size in BLOCK_SIZES if size != USUAL_SIZE
-            )
-        ).rstrip()
-        table = {
-            "block size": [str(name.block_size) for name in tpf],
+        shown = (USUAL_SIZE, USUAL_THRESHOLD)
+        at = [
+            index for index, name in enumerate(tpf) if (name.block_size, name.confidence_threshold) == shown
+        ]
+        columns = {
             "decoder": [name.decoder for name in tpf],
             "branches": [str(name.num_branches) for name in tpf],
-            "threshold": [f"{name.confidence_threshold:g}" for name in tpf],
             **figures.columns(),
-            "equal answers": [f"{equal[name]} of {problems}" if name in equal else "" for name in tpf],
         }
-        on = "On one small model: " if record.setup.model == "demo" else ""
-        headline = f"{on}{_in_short(figures, equal, USUAL_SIZE, problems)} {verdict}."
-        forks, drafts = _usual(LOPA, USUAL_BRANCHES), _usual(EXACT, USUAL_BRANCHES)
+        table = {header: [cells[index] for index in at] for header, cells in columns.items()}
+        forks = _usual(LOPA, USUAL_BRANCHES)
         compared = (
             f"Here, with blocks of {USUAL_SIZE} and {USUAL_BRANCHES} branches, LoPA has "
             f"{estimate(tpf[forks] / tpf[one]):.2f} times the TPF of one branch at "
-            f"{estimate(score[forks] - score[one]):+.1f} points, and exact drafts have "
-            f"{estimate(tpf[drafts] / tpf[one]):.2f} times at {estimate(score[drafts] - score[one]):+.1f} points."
+            f"{estimate(score[forks] - score[one]):+.1f} points."
         )
-        return Finding(text, table, headline, compared)
+        return Finding(text, table, in_short[USUAL_SIZE], compared)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Score and forwards per token over TPF, with intervals."""
@@ -217,48 +181,16 @@ def _lines() -> dict[str, list[Name]]:
     return lines
 
 
-def _bars(figures: Figures[Name], equal: Mapping[Name, int], problems: int) -> list[Bar]:
-    tpf, score = figures.tpf, figures.score
-    one, lopa, one_settled = _usual(ONE, 1), _usual(LOPA, 4), _usual(ONE_SETTLED, 1)
-    bars = []
-    for branches, least in EXACT_BARS.items():
-        ratio = estimate(tpf[_usual(EXACT, branches)] / tpf[one])
-        what = f"exact drafts with {branches} branches have {ratio:.2f} times the TPF of one branch"
-        bars.append(_bar(what, f"at least {least:g}", ratio.value >= least))
-    spent = estimate(figures.forwards[_usual(EXACT, USUAL_BRANCHES)])
-    what = f"they take {spent:.2f} forwards per token with {USUAL_BRANCHES} branches"
-    bars.append(_bar(what, f"at most {FORWARDS_BAR:g}", spent.value <= FORWARDS_BAR))
-    same = [equal[_usual(EXACT, branches)] for branches in EXACT_BARS]
-    what = f"{', '.join(map(str, same))} of {problems} answers are equal to those of one branch"
-    bars.append(_bar(what, "all", all(count == problems for count in same)))
-    for decoder, least in RELAXED_BARS.items():
-        name = _usual(decoder, USUAL_BRANCHES)
-        ratio, points = estimate(tpf[name] / tpf[lopa]), estimate(score[name] - score[one])
-        what = (
-            f"{decoder} drafts with {USUAL_BRANCHES} branches have {ratio:.2f} times the TPF of LoPA with 4 at "
-            f"{points:+.1f} points against one branch"
-        )
-        asked = f"at least {least:g} at no less than {FEWER_POINTS:g} points"
-        bars.append(_bar(what, asked, ratio.value >= least and points.value >= FEWER_POINTS))
-    ratio, points = estimate(tpf[one_settled] / tpf[one]), estimate(score[one_settled] - score[one])
-    what = f"one branch with settled has {ratio:.2f} times the TPF of one without at {points:+.1f} points"
-    bars.append(_bar(what, f"at least {SETTLED_BAR:g}", ratio.value >= SETTLED_BAR))
-    return bars
-
-
-def _bar(what: str, asked: str, met: bool) -> Bar:
-    return Bar(f"{what} (bar: {asked}; {'met' if met else 'missed'})", met)
-
-
 def _in_short(figures: Figures[Name], equal: Mapping[Name, int], size: int, problems: int) -> str:
-    """The usual numbers of branches, with blocks of a size."""
+    """The usual numbers of branches, with blocks of a size, and the equal answers of any."""
     tpf, score = figures.tpf, figures.score
     one, lopa = _usual(ONE, 1, size), _usual(LOPA, 4, size)
+    least = min(count for name, count in equal.items() if name.block_size == size)
     exact, relaxed = (_usual(decoder, USUAL_BRANCHES, size) for decoder in (EXACT, RELAXED))
     return (
         f"With blocks of {size}, exact drafts with {USUAL_BRANCHES} branches have "
-        f"{estimate(tpf[exact] / tpf[one]):.2f} times the TPF of one branch, with {equal[exact]} of {problems} answers "
-        f"equal; relaxed ones have {estimate(tpf[relaxed] / tpf[lopa]):.2f} times that of LoPA with 4, at "
+        f"{estimate(tpf[exact] / tpf[one]):.2f} times the TPF of one branch, with {least} of {problems} "
+        f"answers equal; relaxed ones have {estimate(tpf[relaxed] / tpf[lopa]):.2f} times that of LoPA with 4, at "
         f"{estimate(score[relaxed] - score[one]):+.1f} points against one branch."
     )
 

@@ -48,6 +48,9 @@ class GenerationSettings(StrictModel):
     )
     """Settings that a checkpoint may have a default for, in its `generation_config.json`."""
 
+    source: ClassVar[str | None] = None
+    """`module:Class` of a decoder that a user's configuration names so; see `register_decoder`."""
+
     decoder: Annotated[str, HttpField(in_lopa=True)]
     """The decoder that fills the canvas."""
 
@@ -139,7 +142,7 @@ class GenerationSettings(StrictModel):
     def given(self, mode: Literal["json", "python"] = "python") -> dict[str, Any]:
         """The decoder and the values that were set, from which `parse_decoder_settings` makes the same settings."""
         values = self.model_dump(mode=mode, exclude_unset=True, exclude={*self.implied})
-        return {"decoder": self.decoder, **values}
+        return {**values, "decoder": self.source or self.decoder}
 
     @property
     def prompt_attention(self) -> PromptAttention:

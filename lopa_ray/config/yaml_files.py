@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,7 @@ def read_config(source: str | Path) -> dict[str, Any]:
     try:
         values = parse_yaml(read_text(path))
     except FileNotFoundError:
-        raise SettingsError(
-            f"no configuration {str(source)!r}; give a YAML file or a preset ({', '.join(_names_near(str(source)))})"
-        ) from None
+        raise SettingsError(f"no configuration {str(source)!r}; {_hint(str(source))}") from None
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
         raise SettingsError(f"{path}{line}: not YAML: {error.problem}") from None
@@ -81,9 +80,15 @@ def read_config(source: str | Path) -> dict[str, Any]:
     return values
 
 
-def _names_near(source: str) -> list[str]:
-    """Presets for a message: in the folder that `source` begins with, else presets in no folder, and the folders."""
+def _hint(source: str) -> str:
+    """The preset that was meant, else the presets of the folder that `source` begins with, else an overview."""
+    names = list(presets())
+    last = [name.rpartition("/")[2] for name in names]
+    if close := get_close_matches(source, names, 1, 0.8) or get_close_matches(source, last, 1, 0.8):
+        return f"did you mean {next(name for name in names if name.endswith(close[0]))}?"
     folder, slash, _ = source.partition("/")
     if slash and folder in FOLDERS:
-        return [name for name in presets() if name.startswith(f"{folder}/")]
-    return [name for name in presets() if "/" not in name] + [f"{folder}/..." for folder in FOLDERS]
+        near = [name for name in names if name.startswith(f"{folder}/")]
+    else:
+        near = [name for name in names if "/" not in name] + [f"{folder}/..." for folder in FOLDERS]
+    return f"give a YAML file or a preset ({', '.join(near)})"

@@ -13,6 +13,7 @@ import numpy as np
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import branches_in_step
+from lopa_ray.decoding.branching import scores_by_position
 from lopa_ray.decoding.given_tokens import GivenTokens, final_part, length_through_end
 from lopa_ray.decoding.request_checks import (
     check_constraint,
@@ -23,8 +24,9 @@ from lopa_ray.decoding.request_checks import (
 )
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
-from lopa_ray.protocol.outcome import FinishReason
+from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 SAMPLING_SETTINGS = [f.name for f in fields(SamplingParams) if f.name in GenerationSettings.model_fields]
@@ -126,6 +128,14 @@ class DecodeSession(RequestSession):
         return self.settings.max_new_tokens
 
     # What every decoder shares
+
+    def advance(self, reports: Sequence[BranchReport]) -> StepOutcome:
+        outcome = super().advance(reports)
+        if not self.settings.top_logprobs:
+            return outcome
+        winner = next(report for report in reports if report.branch == outcome.winner)
+        scores = scores_by_position(winner)
+        return replace(outcome, considered=tuple(score.decision for score in scores.values()))
 
     def branches_in_step(self, in_flight: int | None = None) -> int:
         return branches_in_step(self.settings, in_flight)

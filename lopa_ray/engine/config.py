@@ -12,7 +12,7 @@ from lopa_ray.config.decision_settings import DecisionSettings
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.yaml_files import read_config
-from lopa_ray.decoding.decoders import merge_decoder_settings, parse_decoder_settings
+from lopa_ray.decoding.decoders import merge_decoder_settings, parse_decoder_settings, register_decoder
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import SettingsError
 
@@ -83,6 +83,9 @@ class Config(ExecutionConfig):
             for key in mapping if isinstance(mapping, dict) else ():
                 if not isinstance(key, str):
                     raise SettingsError(f"got {key!r} as the name of a setting; allowed: text")
+        for sections in (values, overrides or {}):  # unlike requests, which name registered decoders alone
+            decode = sections.get("decode")
+            register_decoder(decode.get("decoder") if isinstance(decode, dict) else None)
         # An empty section is one without settings.
         values = {section: value for section, value in values.items() if value is not None}
         for section, changed in (overrides or {}).items():
@@ -90,5 +93,7 @@ class Config(ExecutionConfig):
             if not isinstance(current, dict):
                 raise SettingsError(f"{section}: got {current!r}; allowed: a mapping of settings")
             both = {**current, **changed}
-            values[section] = merge_decoder_settings(current, changed) if section == "decode" else both
+            if section == "decode":  # on a command line a preset's settings are not to blame
+                both = merge_decoder_settings(current, changed, drops_refused=True)
+            values[section] = both
         return cls(**values)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +15,7 @@ from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.config_files import DRAFT_FOLDER
 from lopa_ray.model.checkpoint.folder_contents import SETTINGS_FILES
 from lopa_ray.model.hub.repository import HubName, download, pin
+from lopa_ray.model.transformers_models.families import KNOWN_FAMILIES
 
 DEMO = "demo"
 
@@ -28,8 +31,24 @@ def pin_model(config: ConfigT) -> ConfigT:
     model = config.model
     names = ("path", "lora", "draft_adapter")
     sources = {name: source for name in names if (source := getattr(model, name)) not in (None, DEMO)}
-    pinned = model.replace(**{name: pin(source) for name, source in sources.items()})
+    with naming_what_was_meant(model.path):
+        pinned = model.replace(**{name: pin(source) for name, source in sources.items()})
     return config if pinned == model else config.replace(model=pinned)
+
+
+@contextmanager
+def naming_what_was_meant(path: str) -> Iterator[None]:
+    """Let a CheckpointError end with the published checkpoint whose name, with or without its organization, is like
+    `path`, unless there is such a folder."""
+    try:
+        yield
+    except CheckpointError as error:
+        names = {row.name.lower(): row.name for family in KNOWN_FAMILIES for row in family.checkpoints}
+        names |= {name.rpartition("/")[2]: full for name, full in names.items()}
+        close = get_close_matches(path.lower(), names, n=1, cutoff=0.8)
+        if not close or names[close[0]] == path or Path(path).exists() or "did you mean" in str(error):
+            raise
+        raise CheckpointError(f"{error}; did you mean {names[close[0]]}?") from error
 
 
 def checkpoint_folder(model: ModelSettings, *, weights: bool = False) -> Path:

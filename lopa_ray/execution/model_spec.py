@@ -13,7 +13,12 @@ from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_files import checkpoint_folder, draft_adapter_folder, pin_model
+from lopa_ray.execution.model_files import (
+    checkpoint_folder,
+    draft_adapter_folder,
+    naming_what_was_meant,
+    pin_model,
+)
 from lopa_ray.model.checkpoint.config_files import draft_rank, load_config
 from lopa_ray.model.config_json.special_tokens import MissingMaskTokenError
 from lopa_ray.model.model_config import ModelConfig
@@ -38,6 +43,11 @@ class ModelSpec:
     @classmethod
     def read(cls, config: ExecutionConfig) -> Self:
         """Read the checkpoint's configuration, and of its tokenizer at most the mask token. Raises CheckpointError."""
+        with naming_what_was_meant(config.model.path):
+            return cls._read(config)
+
+    @classmethod
+    def _read(cls, config: ExecutionConfig) -> Self:
         settings = pin_model(config).model
         settings = settings.replace(dtype=resolve_dtype(settings))
         if settings.batch_invariant and settings.attention == "auto" and settings.device == "cuda":
@@ -52,7 +62,11 @@ class ModelSpec:
             usable = [token_id for token_id in named if token_id is not None and token_id < error.vocab_size]
             if not usable:
                 last = f"{error.vocab_size - 1} (the vocabulary)"
-                raise CheckpointError(f"{error}, or set model.mask_token_id to one in 0..{last}") from None
+                raise CheckpointError(
+                    f"{settings.path}: neither its configuration nor its tokenizer has a mask token, as in "
+                    "autoregressive models, which vLLM and SGLang run; for a diffusion language model set "
+                    f"model.mask_token_id to one in 0..{last}"
+                ) from None
             model = load_config(folder, settings.implementation, usable[0])
         model = model.with_quantization(settings.quantization)
         multiplies_fp8 = DEVICES[settings.device].multiplies_fp8 and settings.dtype == "bfloat16"

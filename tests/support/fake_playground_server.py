@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -44,8 +44,6 @@ class FakeServer:
     settings: dict[str, Any] = field(default_factory=dict)
     """Decode settings of the model's configuration."""
     step_seconds: float = 0.02
-    told_step_seconds: dict[str, float] = field(default_factory=dict)
-    """Decoder of the request → seconds of a step as the answer's statistics tell them; 0.05 for others."""
     api_key: str | None = None
     error: tuple[int, str, dict[str, str]] | None = None
     """Status, message and headers that every completion is answered with."""
@@ -56,6 +54,8 @@ class FakeServer:
     """The error is for requests that name this decoder; None: for all."""
     slow_decoder: str | None = None
     """Of two requests, the one that names it is refused after the other one."""
+    quick_decoder: str | None = None
+    """Requests that name it take half of the steps."""
     refused: int = 0
     """How many requests were answered with `error`."""
     pause_before_steps: bool = False
@@ -113,7 +113,7 @@ class FakeServer:
             return _error(status, message, self.error_param, headers, self.error_code)
         chat = request.url.path == "/v1/chat/completions"
         return self._unauthorized(request) or StreamingResponse(
-            self._stream(chat, self.told_step_seconds.get(decoder, 0.05)), media_type="text/event-stream"
+            self._stream(chat, decoder), media_type="text/event-stream"
         )
 
     def _unauthorized(self, request: Request) -> Response | None:
@@ -121,12 +121,14 @@ class FakeServer:
             return _error(401, "API key: got none that is known; send one of the server's keys")
         return None
 
-    async def _stream(self, chat: bool, told_step_seconds: float) -> AsyncIterator[str]:
-        finished = False
+    async def _stream(self, chat: bool, decoder: str) -> AsyncIterator[str]:
+        finished, source = False, self
+        if decoder == self.quick_decoder:
+            source = replace(self, decode=[(text, (step + 1) // 2) for text, step in self.decode])
         try:
             while self.pause_before_steps:
                 await asyncio.sleep(0.01)
-            for chunk in self._chunks(chat, told_step_seconds):
+            for chunk in source._chunks(chat):
                 step = chunk.get("lopa", {}).get("canvas", {}).get("step")
                 if step is not None:
                     await asyncio.sleep(self.step_seconds)
@@ -139,7 +141,7 @@ class FakeServer:
             if not finished:
                 self.client_disconnected.set()
 
-    def _chunks(self, chat: bool, told_step_seconds: float) -> Iterator[dict[str, Any]]:
+    def _chunks(self, chat: bool) -> Iterator[dict[str, Any]]:
         steps = max(step for _, step in self.decode)
         for step in range(1, steps + 1):
             if step == self.error_step:
@@ -148,14 +150,13 @@ class FakeServer:
             yield {"choices": [], "lopa": {"canvas": self._canvas(step, steps)}}
         for delta in self._chat_deltas() if chat else [{"text": self.text}]:
             yield {"choices": [{"index": 0, "finish_reason": None, **delta}]}
-        seconds = steps * told_step_seconds
         rule_steps = sum(len(self._rule_steps(step, 0)) for step in range(1, steps + 1))
         cost = {"steps": steps, "forwards": 4 * steps - 3, "tokens": TOKENS, "tpf": TOKENS / steps}
         cost["rule_steps"] = rule_steps
         last_choice = {
             "index": 0,
             "finish_reason": "stop",
-            "lopa": {**cost, "seconds": seconds, "queued_seconds": 0.0},
+            "lopa": {**cost, "seconds": steps * 0.05, "queued_seconds": 0.0},
         }
         yield {"choices": [{**last_choice, **({"delta": {}} if chat else {"text": ""})}]}
         yield {"choices": [], "usage": {"prompt_tokens": 39, "completion_tokens": TOKENS}}
@@ -196,7 +197,16 @@ class FakeServer:
             "branches": branches,
             "winner": rule_steps[-1]["branch"],
             "rule_steps": rule_steps,
+            "candidates": self._candidates(step),
         }
+
+    def _candidates(self, step: int) -> list[dict[str, Any]]:
+        """Of positions that are masked before the step. The nearer the best one is to its step, the more probable."""
+        tokens = [(at, text, 0.95 * step / s) for at, (text, s) in enumerate(self.decode[:40]) if s >= step]
+        return [
+            {"position": at, "tokens": [text, f"{text}?", "no"], "probabilities": [best, 0.03, 0.01]}
+            for at, text, best in tokens
+        ]
 
     def _rule_steps(self, step: int, winner: int) -> list[dict[str, Any]]:
         """What the rule filled in a step: all of it by the winner's report, or by those of the anchor and drafts."""

@@ -17,7 +17,8 @@ PAGES = [
 ]
 LANGUAGES = {"", "bash", "console", "sh", "shell"}
 PROGRAMS = {"lopa", "make", "python", "ray", "serve"}
-OTHER_PROGRAMS = {"cd", "curl", "export", "git", "pip", "pre-commit", "source", "umask"}
+OTHER_PROGRAMS = {"cd", "cp", "curl", "docker", "export", "git", "litellm", "nginx", "openssl", "pip"}
+OTHER_PROGRAMS |= {"pre-commit", "scp", "source", "ssh", "umask"}
 PLACEHOLDERS = {"COMMAND", "..."}
 
 

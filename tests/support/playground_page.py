@@ -32,6 +32,12 @@ phone_first = _widths(
 )
 
 
+def compare(page: Page) -> None:
+    """Two sides, A with the defaults and B with decoder d2f."""
+    page.get_by_label("Compare two settings").check()
+    page.locator("#b-decoder").select_option("d2f")
+
+
 def prompt(page: Page) -> Any:
     return page.get_by_role("textbox", name="Prompt", exact=True)
 
@@ -40,7 +46,7 @@ def run(page: Page) -> None:
     """Press Run and wait for the end, the last step on show."""
     page.get_by_role("button", name="Run").click()
     expect(page.get_by_role("status")).to_contain_text("Done")
-    expect(page.locator(".at")).to_have_text(f"step {STEPS} of {STEPS}")
+    expect(page.locator("#at")).to_have_text(f"step {STEPS} of {STEPS}")
 
 
 def shown(page: Page) -> str:

@@ -63,7 +63,8 @@ def check(words: list[str]) -> None:
         if words[1:3] == ["-m", "cluster.jobs"]:
             parse(JOB, words[3:], "cluster.jobs")
         elif words[1] == "-m":
-            assert (ROOT / words[2].replace(".", "/")).exists(), f"no module {words[2]}"
+            known = words[2] == "venv" or (ROOT / words[2].replace(".", "/")).exists()
+            assert known, f"no module {words[2]}"
         else:
             assert (ROOT / words[1]).exists(), f"no file {words[1]}"
     elif words[:3] == ["ray", "job", "submit"]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,18 @@ from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.scaling_settings import ScalingSettings
 from lopa_ray.decoding.decoders import DECODERS
 from support.paths import ROOT
+
+FOUND_FIRST = {
+    "Grafana": "recipes/#prometheus-and-grafana",
+    "own decoder": "own_decoder/",
+    "add a decoder": "own_decoder/",
+    "8 GPUs": "recipes/#llada-on-8-gpus",
+    "two nodes": "recipes/#two-nodes",
+    "nginx": "recipes/#behind-nginx",
+    "LiteLLM": "recipes/#behind-a-litellm-gateway-anthropics-api-keys-limits",
+    "Docker": "recipes/#docker",
+}
+"""What a reader searches for, and where the site's search has to lead first."""
 
 pytestmark = pytest.mark.medium
 
@@ -100,3 +114,28 @@ def test_the_table_of_decoders_says_whether_one_verifies_drafts(name: str) -> No
     (row,) = re.findall(rf"(?m)^\| `{name}` \|(.*)\|$", page)
     _, _, verified, _ = row.split(" | ")
     assert (verified in ("no", "–")) != DECODERS[name].verifies_drafts
+
+
+@pytest.mark.slow
+def test_the_search_finds_recipes() -> None:
+    """In the site that `make docs` built, by the search of its pages, which Playwright's Node runs."""
+    site = ROOT / "build" / "site"
+    index = site / "search" / "search_index.json"
+    pages = [ROOT / "mkdocs.yml", *(ROOT / "docs").glob("*.md")]
+    if not index.exists() or index.stat().st_mtime < max(page.stat().st_mtime for page in pages):
+        pytest.skip("needs a site of these pages: make docs")
+    node = Path(pytest.importorskip("playwright").__file__).parent / "driver" / "node"
+    done = subprocess.run(
+        [node, ROOT / "tests" / "programs" / "site_search.mjs", site, *FOUND_FIRST],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert dict(zip(FOUND_FIRST, done.stdout.split(), strict=True)) == FOUND_FIRST
+
+
+def test_the_page_of_the_own_decoder_has_the_example() -> None:
+    """Which tests run: `tests/unit/decoding/test_own_decoder.py`."""
+    page = (ROOT / "docs" / "own_decoder.md").read_text(encoding="utf-8")
+    example = (ROOT / "examples" / "own_decoder.py").read_text(encoding="utf-8")
+    assert f"```python\n{example}```\n" in page

@@ -1,4 +1,4 @@
-"""The objects that OpenAI's API does not have: defaults, health, version, workers and cancelled requests."""
+"""The objects that OpenAI's API does not have: health, version, workers and cancelled requests."""
 
 from __future__ import annotations
 

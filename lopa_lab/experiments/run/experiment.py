@@ -69,9 +69,8 @@ class ExperimentRecord(Record):
         if self.machine.accelerators or not on_this_machine or self.machine.cores > workers:
             return ""
         return (
-            f" The {workers} workers share {self.machine.cores} cores with each other, with their masters and with the "
-            "client, so the cores bound the gain of more workers here: these figures do not show what workers with "
-            "devices of their own would gain."
+            f" The {workers} workers share {self.machine.cores} cores: figures of workers with devices of their own "
+            "differ."
         )
 
 
@@ -123,12 +122,12 @@ class Experiment(ABC):
     method: ClassVar[str]
     """A few sentences on what was measured, and how."""
 
-    paper: ClassVar[str]
-    """The paper's claim about the question, or that it makes none."""
+    paper: ClassVar[str] = ""
+    """The paper's claim about the question."""
 
     def describe_problems(self, setup: Setup) -> str:
         """The number of problems and their seed, for the page. Override it if points have seeds of their own."""
-        return f"{setup.problems} held-out problems of seed {setup.seed}"
+        return f"{setup.problems} problems of seed {setup.seed}"
 
     @abstractmethod
     def points(self) -> Sequence[Point]:

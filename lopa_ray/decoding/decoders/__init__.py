@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, get_type_hints
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
+from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.block_diffusion import BLOCK_DIFFUSION
 from lopa_ray.decoding.decoders.dmax import DMAX
 from lopa_ray.decoding.decoders.editing import EDITING
@@ -41,7 +46,45 @@ DECODERS = {
         RENOISING,
     )
 }
-"""The value of the setting `decoder` → what its file declares."""
+"""The value of the setting `decoder` → what its file declares. Packages add decoders by the entry points
+`lopa.decoders`, and configurations by `module:Class` (`register_decoder`)."""
+
+_BY_SOURCE: dict[str, str] = {}  # `module:Class` → the decoder's name
+
+
+def register_decoder(source: Any) -> None:
+    """Add a user's decoder, which a setting names as `module:Class`; another value changes nothing. The class is a
+    subclass of `DecodeSession` whose annotation of `settings` names the settings' class, or a `Decoder`. The current
+    folder is searched last, as by Ray's workers. Raises SettingsError for a name of something else, and for a decoder
+    with the name of another one."""
+    if not isinstance(source, str) or ":" not in source or source in _BY_SOURCE:
+        return
+    module, _, attribute = source.partition(":")
+    if (folder := os.getcwd()) not in sys.path:
+        sys.path.append(folder)
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(
+            f"decoder: got {source!r}, but {error}; name a module and a class in it"
+        ) from error
+    if isinstance(found, type) and issubclass(found, DecodeSession):
+        found = Decoder(found, get_type_hints(found)["settings"](max_new_tokens=24))
+    if not isinstance(found, Decoder):
+        raise SettingsError(
+            f"decoder: got {source!r}, a {found!r}; allowed: a subclass of DecodeSession, or a Decoder"
+        )
+    if found.name in DECODERS:
+        raise SettingsError(
+            f"decoder: {source} has the name of another decoder, {found.name!r}; give it its own"
+        )
+    DECODERS[found.name] = found
+    _BY_SOURCE[source] = found.name
+    found.settings.source = source
+
+
+for _entry_point in entry_points(group="lopa.decoders"):
+    register_decoder(_entry_point.value)
 
 
 def new_session(
@@ -63,7 +106,7 @@ def new_session(
 def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
     """Settings of a decoder from plain values; `decoder` (default lopa) chooses the class. Raises SettingsError for an
     unknown decoder and for whatever its class refuses."""
-    name = values.get("decoder", "lopa")
+    name = _name(values.get("decoder", "lopa"))
     if not isinstance(name, str) or name not in DECODERS:
         allowed = f"{', '.join(DECODERS)}; choose one of these"
         raise SettingsError(f"decoder: got {name!r}; allowed: {allowed}", setting="decoder")
@@ -76,20 +119,28 @@ def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
                 f"{', '.join(others)}; set decoder to one of these, or leave {key} out",
                 setting=key,
             )
-    return settings(**values)
+    return settings(**values | {"decoder": name})
 
 
-def merge_decoder_settings(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _name(decoder: Any) -> Any:
+    return _BY_SOURCE.get(decoder, decoder) if isinstance(decoder, str) else decoder
+
+
+def merge_decoder_settings(
+    values: dict[str, Any], overrides: Mapping[str, Any], *, drops_refused: bool = False
+) -> dict[str, Any]:
     """`values` with `overrides` on top. When these switch to another decoder, values are dropped that it does not know,
-    or has another default for: they were meant for the decoder before."""
-    old = values.get("decoder", "lopa")
-    new = overrides.get("decoder", old)
+    or has another default for: they were meant for the decoder before. `drops_refused`: also values that it refuses,
+    except the lookahead, without which answers could be others."""
+    old = _name(values.get("decoder", "lopa"))
+    new = _name(overrides.get("decoder", old))
     if old != new and all(isinstance(name, str) and name in DECODERS for name in (old, new)):
         old_fields, new_fields = (DECODERS[name].settings.model_fields for name in (old, new))
         values = {
             key: value
             for key, value in values.items()
             if key in old_fields and key in new_fields and new_fields[key].default == old_fields[key].default
+            if not drops_refused or key == "lookahead" or DECODERS[new].takes(key)
         }
     return {**values, **overrides}
 

@@ -138,6 +138,11 @@ def _unlisted(raw: Json, where: str) -> TransformersFamily:
     if architecture is not None and architectures in (None, [], [architecture]):
         _log.info("%s: transformers runs it as %s; logits are not shifted", where, architecture)
         return unlisted_family(str(model_type), architecture)
+    if encoders := [name for name in architectures or () if str(name).endswith("ForMaskedLM")]:
+        raise CheckpointError(
+            f"{where}: {encoders[0]} is an encoder that fills single masks, not a diffusion language model; use a "
+            "checkpoint that lopa models lists"
+        )
     has = f"has no causal language model of model_type {model_type!r}"
     if architecture is not None:
         has = f"runs model_type {model_type!r} as [{architecture!r}]"

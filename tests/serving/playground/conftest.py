@@ -18,8 +18,8 @@ def server() -> Iterator[FakeServer]:
 
 @pytest.fixture
 def page(request: pytest.FixtureRequest, browser: Browser, server: FakeServer) -> Iterator[Page]:
-    """The page, its settings open, on a desktop or at a parameter's width. Script errors, requests to other hosts, and
-    at the end what sticks out of the page fail the test."""
+    """The page with the default settings on one side, Advanced open, on a desktop or at a parameter's width. Script
+    errors, requests to other hosts, and at the end what sticks out of the page fail the test."""
     viewport = getattr(request, "param", DESKTOP)
     context = browser.new_context(viewport=viewport, reduced_motion="reduce")
     context.set_default_timeout(10_000)
@@ -27,13 +27,13 @@ def page(request: pytest.FixtureRequest, browser: Browser, server: FakeServer) -
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on("request", lambda sent: None if sent.url.startswith(server.url) else wrong.append(sent.url))
-    opened.goto(server.url)
+    opened.goto(f"{server.url}#race=0")
     expect(opened.locator("#run")).to_be_visible()
     expect(opened.get_by_label("Model")).to_have_value(server.models[0])
-    expect(opened.locator("#settings")).to_have_js_property("open", viewport == DESKTOP)
+    expect(opened.locator("#settings")).to_have_js_property("open", False)
     opened.locator("#settings").evaluate("settings => (settings.open = true)")
     yield opened
     assert_fits(opened)
-    # A data: address is no host.
-    assert not [what for what in wrong if not what.startswith("data:")]
+    # A data: or blob: address is no host.
+    assert not [what for what in wrong if not what.startswith(("data:", "blob:"))]
     context.close()

@@ -28,7 +28,7 @@ def test_what_was_typed_stays_over_a_reload(page: Page, server: FakeServer) -> N
     page.get_by_label("System prompt").fill("Be brief.")
     page.get_by_label("Tools, as a JSON list").fill("[")
     page.get_by_label("Branches").fill("8")
-    page.get_by_label("Race").check()
+    page.get_by_label("Compare two settings").check()
     page.locator("#b-decoder").select_option("d2f")
     page.reload()
     expect(prompt(page)).to_have_value("a draft\nof two lines ")
@@ -68,11 +68,8 @@ def test_a_prompt_that_a_button_replaces_comes_back(page: Page, server: FakeServ
     examples.nth(2).click()
     run(page)
     expect(undo).to_be_hidden()  # Nothing was lost: the prompts were examples.
-    for replace in (
-        examples.nth(3),
-        page.get_by_role("button", name="Continue the chat"),
-        page.locator("#runs button").last,
-    ):
+    go_on, earlier = page.get_by_role("button", name="Continue the chat"), page.locator("#runs button").last
+    for replace in examples.nth(3), go_on, earlier:
         prompt(page).fill("my own")
         page.get_by_label("Raw text").check()
         replace.click()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.fake_playground_server import FakeServer
-from support.playground_page import Page, browser_tests, desktop_first, expect, phone_first, run
+from support.playground_page import Page, browser_tests, compare, desktop_first, expect, phone_first, run
 
 pytestmark = browser_tests
 
@@ -29,7 +29,7 @@ def test_refusals_show_the_servers_message(page: Page, server: FakeServer) -> No
         assert invalid.get_attribute("aria-describedby") == alert.get_attribute("id")
         field, message = invalid.bounding_box(), alert.bounding_box()
         assert 0 <= message["y"] - field["y"] - field["height"] < 10, "the message is next to its field"
-        expect(page.locator(".at")).to_have_text("")  # Nothing of the run before is below the error.
+        expect(page.locator("#at")).to_have_text("")  # Nothing of the run before is below the error.
         expect(page.locator(".steps")).to_have_text("–")
     server.error_param = None
     server.error = (503, "the group was lost", {"Retry-After": "2"})
@@ -136,8 +136,7 @@ def test_what_is_too_long_is_said_where_it_can_be_changed(
 
 
 def test_the_first_of_several_wrong_fields_has_the_focus(page: Page, server: FakeServer) -> None:
-    page.get_by_label("Race").check()
-    page.locator("#b-decoder").select_option("d2f")
+    compare(page)
     server.error = (400, "temperature: got 7", {})
     for late_side in "lopa", "d2f":  # The side whose refusal comes last makes no difference.
         server.slow_decoder = late_side

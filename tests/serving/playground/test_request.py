@@ -28,6 +28,8 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
         "messages": [{"role": "user", "content": PROMPT}],
         "stream": True,
         "stream_options": {"include_usage": True},
+        "logprobs": True,
+        "top_logprobs": 3,
         "lopa": {"stream_canvas": True},
     }
     texts = {"Branches": "auto", "Confidence threshold": "0.8", "Block size": "16", "Temperature": "0.5"}
@@ -53,6 +55,7 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
         "seed": 7,
         "stream": True,
         "stream_options": {"include_usage": True},
+        "logprobs": 3,
         "lopa": {**lopa, **choices, "stream_canvas": True},
     }
     newest = page.locator("#runs tbody tr").first
@@ -82,7 +85,7 @@ def test_fields_show_the_values_of_defaults(page: Page, server: FakeServer) -> N
 
     defaults = shown_defaults()
     assert defaults["decoder"] == defaults["lookahead"] == "lopa (default)"
-    assert (defaults["num_branches"], defaults["max_tokens"]) == ("4 (default)", "128 (default)")
+    assert (defaults["num_branches"], defaults["max_tokens"]) == ("4 (default)", "64 (default)")
     assert (defaults["top_p"], defaults["seed"]) == ("none (default)", "0 (default)")
     decoders = page.get_by_label("Decoder").locator("option").evaluate_all("all => all.map(o => o.value)")
     assert decoders == ["", *DECODERS]
@@ -115,6 +118,7 @@ def test_a_decoder_that_the_model_refuses_is_not_sent(page: Page, server: FakeSe
 def test_a_decoder_without_the_models_lookahead_is_sent_with_another(page: Page, server: FakeServer) -> None:
     server.settings = {"lookahead": "verified", "acceptance": 0.9}
     page.reload()
+    page.get_by_text("Advanced").click()
     expect(page.get_by_label("Lookahead").locator("option:checked")).to_have_text("verified (default)")
     page.get_by_label("Decoder").select_option("editing")
     expect(page.locator(".field-note")).to_contain_text("Is sent with lookahead lopa, acceptance exact")
@@ -136,12 +140,13 @@ def test_a_decoder_without_the_models_lookahead_is_sent_with_another(page: Page,
 def test_only_the_model_in_the_package_has_examples(page: Page, server: FakeServer) -> None:
     examples = page.get_by_role("group", name="Example prompts").get_by_role("button")
     expect(examples).to_have_count(6)
-    note = page.get_by_text("It solves arithmetic word problems like these")
+    note = page.get_by_text("solves arithmetic word problems like these")
     expect(note).to_be_visible()
     examples.nth(1).click()
     expect(prompt(page)).to_have_value(re.compile(r"^Sam has \$50"))
     server.models = ["org/other", "demo"]
     page.reload()
+    page.get_by_text("Advanced").click()
     expect(page.get_by_label("Model")).to_have_value("demo")
     page.get_by_label("Model").select_option("org/other")
     expect(note).to_be_hidden()

@@ -20,7 +20,7 @@ pytestmark = browser_tests
 
 
 def link_of(page: Page) -> str:
-    page.get_by_role("button", name="Copy link").click()
+    page.get_by_role("button", name="Copy link to this prompt").click()
     expect(page.get_by_role("button", name="Link copied")).to_be_visible()
     link: str = page.evaluate("() => navigator.clipboard.readText()")
     return link
@@ -37,26 +37,15 @@ def test_a_link_carries_prompt_and_settings_and_no_key(page: Page, server: FakeS
     page.get_by_text("System prompt and tools").click()
     page.get_by_label("System prompt").fill("Be brief.")
     page.get_by_label("Branches").fill("8")
-    page.get_by_label("Race").check()
+    page.get_by_label("Compare two settings").check()
     page.locator("#b-decoder").select_option("d2f")
     page.locator("#b-seed").fill("7")
     link = link_of(page)
     assert page.url == link and "sesame" not in link
     assert urlsplit(link).query == "", "servers see no fragments"
     carried = parse_qs(urlsplit(link).fragment)
-    assert carried.keys() == {
-        *(
-            "prompt",
-            "model",
-            "system",
-            "turns",
-            "num_branches",
-            "race",
-            "b.decoder",
-            "b.num_branches",
-            "b.seed",
-        )
-    }
+    names = "prompt model system turns num_branches race b.decoder b.num_branches b.seed"
+    assert carried.keys() == set(names.split())
 
     other = page.context.new_page()
     other.goto(link)

@@ -26,7 +26,8 @@ TIMING = StepTiming(plan=0.1, scatter=0.1, commit=0.1, forward=0.1, gather=0.1, 
 @pytest.fixture(scope="module")
 def decode() -> tuple[list[RequestStep], list[ChoiceCanvas], ChoiceFinished]:
     """The steps of one choice with verified lookahead, its snapshots, and its end."""
-    request = ChoicesRequest("id", (PROBLEM,), VERIFIED.given(), stream=True, stream_canvas=True, trace=True)
+    settings = {**VERIFIED.given(), "top_logprobs": 2}
+    request = ChoicesRequest("id", (PROBLEM,), settings, stream=True, stream_canvas=True, trace=True)
     engine = LocalEngine.from_pretrained("demo")
     (choice,) = ChoiceFactory(engine).create(request, 0.0)
     steps: list[RequestStep] = []
@@ -85,6 +86,15 @@ def test_snapshots_tell_which_drafts_were_accepted_and_what_each_report_filled(d
         assert names == ["anchor", *(f"+{number}" for number in range(1, len(names)))]
         accepted += len(snapshot.rule_steps) > 1
     assert accepted
+
+
+def test_snapshots_have_the_candidates_of_what_a_step_scored(decode: Decode) -> None:
+    for snapshot in decode[1]:
+        scored = {candidates.position: candidates for candidates in snapshot.candidates}
+        assert len(scored) == len(snapshot.candidates)
+        decided = {at: cell.t for at, cell in enumerate(snapshot.cells) if cell.s == snapshot.step}
+        assert decided.items() <= {at: candidates.tokens[0] for at, candidates in scored.items()}.items()
+        assert all(1 >= first >= second >= 0 for first, second in (c.probabilities for c in scored.values()))
 
 
 def test_statistics_count_forwards_and_steps_of_the_rule(decode: Decode) -> None:

@@ -45,6 +45,19 @@ def test_families_are_listed_with_what_they_were_checked_against() -> None:
     assert all(row["family"] in shown for row in rows) and "mask_token_id" in shown
 
 
+def test_a_word_lists_the_checkpoints_that_have_it() -> None:
+    listed = [
+        row for line in models("SDAR", "--json").splitlines() for row in json.loads(line)["checkpoints"]
+    ]
+    names = [row.name for row in PUBLISHED_CHECKPOINTS if "sdar" in f"{row.name} {row.preset}".lower()]
+    assert [row["name"] for row in listed] == names
+    shown = models("SDAR")
+    assert all(name in shown for name in names) and "Dream-org" not in shown
+    refused = CliRunner().invoke(app, ["models", "sadr"])
+    assert refused.exit_code == 2 and "got 'sadr'; allowed: a folder" in refused.stderr
+    assert models().startswith("To begin: demo, ")
+
+
 def rendered(columns: int) -> list[str]:
     """The lines of the table of checkpoints in a terminal of that width."""
     console = Console(width=columns, file=io.StringIO())
@@ -188,6 +201,7 @@ def test_a_name_on_the_hub_is_looked_up_without_its_weights(
     ("arguments", "part"),
     [
         (["nothing/of/this"], "no such folder"),
+        (["./sdar-8b-chat"], "did you mean JetLM/SDAR-8B-Chat?"),
         (["demo", "--set", "model.max_model_len=0"], "max_model_len"),
         (["--set", "model.max_model_len=64"], "--set needs a checkpoint"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_accepted_drafts_are_watched_traced_and_counted(tmp_path: Path) -> None:
         line.strip().split(maxsplit=1) for line in shown if line.startswith(("depth", "drafts", "steps"))
     )
     assert table["steps"].split() == [str(len(steps))]
-    assert table["depth"] == f"{sum(depths) / len(steps):.2f} steps of the rule per step"
+    assert table["depth"] == f"{sum(depths) / len(steps):.2f} denoising steps per step"
     assert table["drafts"] == f"{sum(accepted)} of {evaluated} accepted"
     last = len(steps) - 1
     drawn = {last // 3, 2 * last // 3, last}
@@ -68,7 +69,7 @@ def test_accepted_drafts_are_watched_traced_and_counted(tmp_path: Path) -> None:
 
 def test_forks_that_compete_have_no_depth() -> None:
     shown = generate("--watch")
-    assert "winners" in shown
+    assert re.search(r"^lookahead +won \d+ of \d+ steps", shown, re.MULTILINE)
     assert not any(word in shown for word in ("depth", "drafts"))
 
 

@@ -73,8 +73,11 @@ def test_presets_of_the_paper_are_short_and_explained(name: str) -> None:
 
 def test_an_unknown_preset_names_the_known_ones() -> None:
     with pytest.raises(
-        SettingsError, match=r"no configuration 'demmo'.*\(d2f-dream-7b, demo, models/\.\.\., paper/\.\.\.\)$"
+        SettingsError, match=r"no configuration 'mine'.*\(d2f-dream-7b, demo, models/\.\.\., paper/\.\.\.\)$"
     ):
-        Config.load("demmo")
-    with pytest.raises(SettingsError, match=r"'paper/s77'.*\(paper/.*paper/s9, paper/s10, .*\)$"):
-        Config.load("paper/s77")
+        Config.load("mine")
+    with pytest.raises(SettingsError, match=r"'paper/unknown'.*\(paper/.*paper/s9, paper/s10, .*\)$"):
+        Config.load("paper/unknown")
+    for name, meant in ("demmo", "demo"), ("llada2.1-mini", "models/llada2.1-mini"):
+        with pytest.raises(SettingsError, match=f"no configuration '{name}'; did you mean {meant}\\?"):
+            Config.load(name)

@@ -21,8 +21,10 @@ from ray.serve.schema import ServeDeploySchema
 from typer.main import get_command
 
 from actors.connection.ray_connection import KILL_TIMEOUT_MS, KILL_TIMEOUT_VARIABLE
+from cluster.cli.commands import app as lopa
 from cluster.jobs.__main__ import app
 from cluster.serving.http.serve_proxy import CALLBACK, CALLBACK_VARIABLE
+from cluster.serving.launch import ServeLauncher
 from cluster.serving.serve_environment import SERVE_ENVIRONMENT
 from cluster.serving.settings import ServeSettings
 from lopa_ray import __version__
@@ -31,7 +33,8 @@ from support.paths import DATA, ROOT
 
 DEPLOY = ROOT / "cluster" / "deploy"
 MANIFESTS = {"raycluster.yaml": "RayCluster", "rayjob.yaml": "RayJob", "rayservice.yaml": "RayService"}
-DOCKERFILES = ["Dockerfile.cuda", "Dockerfile.ascend"]
+DOCKERFILES = ["Dockerfile.cuda", "Dockerfile.ascend", "Dockerfile.cpu"]
+MONITORING = ROOT / "configs" / "monitoring"
 BIN = Path(sys.executable).parent
 
 
@@ -191,10 +194,10 @@ def test_versions_are_those_that_are_tested() -> None:
     for name in MANIFESTS:
         assert cluster_of(read(name))["rayVersion"] == pinned("ray")
     (python,) = re.findall(r"Python (\S+)\)", (ROOT / "constraints.txt").read_text())
-    cuda, ascend = ((DEPLOY / name).read_text() for name in DOCKERFILES)
-    assert f"FROM python:{python}-slim" in cuda
+    cuda, ascend, cpu = ((DEPLOY / name).read_text() for name in DOCKERFILES)
+    assert f"FROM python:{python}-slim" in cuda and f"FROM python:{python}-slim" in cpu
     assert f"-py{python}\n" in ascend and f"ARG TORCH={pinned('torch')}\n" in ascend
-    for text in (cuda, ascend):
+    for text in (cuda, ascend, cpu):
         assert "-c constraints.txt" in text
 
 
@@ -204,7 +207,7 @@ def test_images_are_those_that_the_dockerfiles_build() -> None:
         for name in DOCKERFILES
         for image in re.findall(r"docker build -f \S+ -t (\S+) \.", (DEPLOY / name).read_text())
     }
-    assert built == {f"REGISTRY/lopa-ray:{__version__}-{kind}" for kind in ("cuda", "ascend")}
+    assert built == {f"REGISTRY/lopa-ray:{__version__}-{kind}" for kind in ("cuda", "ascend", "cpu")}
     used = {
         container["image"]
         for name in MANIFESTS
@@ -212,6 +215,7 @@ def test_images_are_those_that_the_dockerfiles_build() -> None:
         for container in pod["containers"]
     }
     used.add(read("cluster-launcher.yaml")["docker"]["image"])
+    used.add(read("compose.yaml")["services"]["lopa"]["image"])
     assert used <= built
 
 
@@ -235,6 +239,81 @@ def test_ports_agree() -> None:
 def test_images_bound_headers(name: str) -> None:
     """`lopa serve` sets the variable itself; `serve deploy` takes the nodes' environment."""
     assert f"{CALLBACK_VARIABLE}={CALLBACK} " in (DEPLOY / name).read_text()
+
+
+def test_the_cpu_image_serves_and_says_when_it_is_well() -> None:
+    """Its commands as Docker reads them: `CMD` alone is the server, that of `HEALTHCHECK` asks for a route."""
+    text = (DEPLOY / "Dockerfile.cpu").read_text()
+    health, start = (json.loads(words) for words in re.findall(r"CMD (\[.*\])$", text, re.MULTILINE))
+    (port,) = re.findall(r"^EXPOSE (\d+)$", text, re.MULTILINE)
+    served = get_command(lopa).commands[start[1]].make_context("serve", start[2:]).params
+    assert start[:2] == ["lopa", "serve"] and served["host"] == "0.0.0.0"
+    assert int(port) == ServeLauncher(None).port
+    assert health[0] == "wget" and health[-1] == f"http://127.0.0.1:{port}/health"
+    assert re.search("install .* wget", text)
+
+
+# Compose, Prometheus and Grafana
+
+
+def mounts(service: str) -> dict[str, Path]:
+    """The files that a service of compose.yaml sees, by their paths there."""
+    parts = (volume.split(":") for volume in read("compose.yaml")["services"][service]["volumes"])
+    return {inside: (DEPLOY / outside).resolve() for outside, inside, _ in parts}
+
+
+def test_compose_builds_and_mounts_what_is_there() -> None:
+    services = read("compose.yaml")["services"]
+    build = services["lopa"]["build"]
+    assert (DEPLOY / build["context"]).resolve() == ROOT
+    assert (ROOT / build["dockerfile"]).is_file()
+    for name in ("prometheus", "grafana"):
+        assert all(path.is_file() for path in mounts(name).values())
+        assert re.fullmatch(r"[\w/]+:v?\d+\.\d+\.\d+", services[name]["image"])
+    published = [port for service in services.values() for port in service.get("ports", ())]
+    assert published and all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_prometheus_asks_the_server_and_grafana_asks_prometheus() -> None:
+    services = read("compose.yaml")["services"]
+    config = yaml.safe_load(mounts("prometheus")["/etc/prometheus/prometheus.yml"].read_text())
+    jobs = {job["job_name"]: job for job in config["scrape_configs"]}
+    ((target,),) = [entry["targets"] for entry in jobs["lopa"]["static_configs"]]
+    launcher = ServeLauncher(None)
+    assert target == f"{launcher.host}:{launcher.port}" and services["lopa"]["ports"] == [
+        f"{target}:{launcher.port}"
+    ]
+    assert services["prometheus"]["network_mode"] == "service:lopa"  # the target's 127.0.0.1 is the server's
+    (source,) = yaml.safe_load((MONITORING / "grafana-datasource.yaml").read_text())["datasources"]
+    assert source["url"] == "http://lopa:9090"  # whose network Prometheus is in, at its usual port
+    assert source["jsonData"]["timeInterval"] == config["global"]["scrape_interval"]
+
+
+def test_grafana_shows_the_dashboard_with_that_source() -> None:
+    seen = mounts("grafana")
+    folders = {Path(inside).parent for inside in seen if inside.endswith(".yaml")}
+    assert folders == {Path("/etc/grafana/provisioning") / kind for kind in ("datasources", "dashboards")}
+    (source,) = yaml.safe_load((MONITORING / "grafana-datasource.yaml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((MONITORING / "grafana-dashboards.yaml").read_text())["providers"]
+    shown = [path for inside, path in seen.items() if str(Path(inside).parent) == provider["options"]["path"]]
+    assert shown == [MONITORING / "grafana.json"]
+    dashboard = json.loads(shown[0].read_text())
+    variable = dashboard["templating"]["list"][0]
+    assert (variable["type"], variable["query"], source["isDefault"]) == ("datasource", source["type"], True)
+    sources = [panel["datasource"] for panel in dashboard["panels"]]
+    assert all(one == {"type": source["type"], "uid": f"${{{variable['name']}}}"} for one in sources)
+    assert f"/d/{dashboard['uid']}" in (DEPLOY / "compose.yaml").read_text()
+
+
+def test_the_gateway_asks_the_server() -> None:
+    launcher = ServeLauncher(None)
+    values = read("litellm.yaml")
+    for model in values["model_list"]:
+        asked = model["litellm_params"]
+        assert asked["model"] == f"openai/{model['model_name']}" and min(asked["rpm"], asked["tpm"]) > 0
+        assert asked["api_base"] == f"http://{launcher.host}:{launcher.port}/v1"
+    # Without it LiteLLM reads the limits only to choose among several servers.
+    assert "enforce_model_rate_limits" in values["router_settings"]["optional_pre_call_checks"]
 
 
 def test_what_they_run_exists_and_takes_these_arguments() -> None:

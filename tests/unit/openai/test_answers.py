@@ -201,6 +201,7 @@ def test_the_canvas_rides_on_chunks_without_choices(client: httpx.Client) -> Non
         ],
         "winner": 1,
         "rule_steps": [{"branch": 1, "positions": [0]}],
+        "candidates": [],
     }
     assert len(snapshots) == 2
 

@@ -19,6 +19,7 @@ from cluster.serving import launch
 from cluster.serving.launch import _with_dtype
 from cluster.serving.settings import ModelEntry
 from lopa_ray.config.yaml_files import serve_config
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import ClusterError
 
 # The warning is Ray Serve's own, when it is imported.
@@ -88,7 +89,11 @@ def test_wrong_values_in_a_serve_config(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a: [", "is not YAML: while parsing"), ("", "is a NoneType; allowed: a mapping"), ("- 1", "is a list")],
+    [
+        ("a: [", "line 1: not YAML"),
+        ("- 1", "got list; allowed: a mapping"),
+        ("modle: {}", "did you mean model?"),
+    ],
 )
 def test_files_that_are_no_serve_config(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "serve.yaml"
@@ -97,7 +102,28 @@ def test_files_that_are_no_serve_config(tmp_path: Path, text: str, message: str)
 
 
 def test_a_serve_config_that_is_not_there() -> None:
-    assert refused("--config", "no.yaml") == "cannot read the Serve config no.yaml: No such file or directory"
+    assert refused("--config", "no.yaml").startswith(
+        "no configuration 'no.yaml'; give a YAML file or a preset"
+    )
+    assert refused("--config", "llada2.1-mini").endswith("did you mean models/llada2.1-mini?")
+
+
+@pytest.mark.parametrize("source", ["d2f-dream-7b", "models/llada2.1-mini", "own.yaml"])
+def test_a_preset_or_a_file_of_generate_is_served_with_its_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text("decode: {decoder: vanilla, steps: 8}\n")
+    launcher = launch.ServeLauncher(source)
+    sections = {"group": {"num_workers": 3}}
+    launcher.apply_options(
+        host=None, port=None, api_keys_file=None, model=None, replicas=2, sections=sections
+    )
+    (entry,) = launcher.settings.models
+    assert entry.id == source.rpartition("/")[2].removesuffix(".yaml")
+    assert launcher.deployments[entry.deployment]["num_replicas"] == 2
+    loaded, own = entry.load(), Config.load(source)
+    assert loaded.group.num_workers == 3 and (loaded.model, loaded.decode) == (own.model, own.decode)
 
 
 def test_wrong_options() -> None:
@@ -201,7 +227,9 @@ def test_the_first_line_names_the_dtype_of_a_model(model: dict[str, Any], named:
 def test_another_decoder_drops_what_the_file_sets_for_its_own() -> None:
     launcher = launch.ServeLauncher(None)
     sections = {"decode": {"decoder": "self_speculation", "max_new_tokens": 32}}
-    launcher.apply_options(host=None, port=None, api_keys_file=None, model=None, sections=sections)
+    launcher.apply_options(
+        host=None, port=None, api_keys_file=None, model=None, replicas=None, sections=sections
+    )
     decode = launcher.settings.models[0].load().decode
     assert (decode.decoder, decode.max_new_tokens) == ("self_speculation", 32)
     assert decode.model_dump()["branch_budget"] == "load"

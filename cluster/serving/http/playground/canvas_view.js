@@ -1,35 +1,66 @@
-/* The canvas after a step: a cell per position, coloured by the step that decided it. */
+/* The canvas after a step: its tokens in the colour of the step that decided them, and noise where it is masked. */
 
+import { still } from "./clock.js";
 import { node } from "./dom.js";
-import { END } from "./run.js";
 
-const BLANK = Array.from({ length: 32 }, () => ({ t: "", s: 0 })); // What a canvas looks like before the first step.
+const GLYPHS = [..."abcdefghijklmnopqrstuvwxyz0123456789+=*#%&?/<>"];
+const BLANK = 48; // Positions of a canvas before the first step.
 
-export const hue = (step) => (215 + 41 * step) % 360;
+export const hue = (step) => (258 + 23 * step) % 360;
 
-/* `frame` is undefined before the first step, and where a run has none. */
-export function drawCanvas(canvas, frame, run) {
-  const cells = frame?.cells ?? (run?.stats ? [] : BLANK);
-  while (canvas.childElementCount > cells.length) canvas.lastChild.remove();
-  cells.forEach((cell, i) => {
-    const span = canvas.children[i] ?? canvas.appendChild(node("span"));
-    if (span.cell !== cell) paint(span, cell, i);
-    span.classList.toggle("new", cell.s > 0 && cell.s === frame?.step);
+/* `at`: the index of the frame that is shown; -1 before the first step. */
+export function drawCanvas(canvas, run, at) {
+  const frame = run?.frames[at];
+  const length = run ? run.shownLength || (run.frames.length ? 0 : run.stats ? 0 : BLANK) : BLANK;
+  while (canvas.childElementCount > length) canvas.lastChild.remove();
+  for (let position = 0; position < length; position++) {
+    const span = canvas.children[position] ?? canvas.appendChild(node("span"));
+    const cell = frame?.cells[position];
+    const isMask = !cell || cell.isMask;
+    if (isMask) paintMask(span, frame?.scores[position], position);
+    else if (span.cell !== cell) paintToken(span, cell);
+    span.cell = isMask ? null : cell;
+    span.classList.toggle("new", !isMask && cell.s > 0 && cell.s === frame.step);
+  }
+}
+
+function paintToken(span, { t, s }) {
+  span.className = "token";
+  span.removeAttribute("aria-hidden");
+  span.style.setProperty("--hue", hue(s));
+  span.replaceChildren();
+  t.split("\n").forEach((line, i) => {
+    if (i) span.append("\n");
+    span.append(line);
   });
 }
 
-function paint(span, cell, position) {
-  span.cell = cell;
-  const ends = cell.s && END.test(cell.t);
-  span.className = !cell.s ? "mask" : ends ? "end" : "token";
-  span.style.setProperty("--hue", hue(cell.s));
-  const depth = cell.depth ? `, step ${cell.depth} of the rule in it` : "";
-  const decided = `${ends ? "end, " : ""}position ${position}, step ${cell.s}${depth}`;
-  span.title = cell.s ? decided : `position ${position}, masked`;
-  span.replaceChildren();
-  if (span.className !== "token") return;
-  cell.t.split("\n").forEach((line, i) => {
-    if (i) span.append(node("b", { className: "newline" }), "\n");
-    span.append(line);
-  });
+/* `score`: the candidates of the position in this step; undefined if it was not scored. */
+function paintMask(span, score, position) {
+  const text = score?.tokens[0] ?? "";
+  if (span.className !== "mask") {
+    span.className = "mask";
+    span.replaceChildren();
+    span.setAttribute("aria-hidden", "true");
+  }
+  span.best = text.replaceAll("\n", "⏎") || " ".padEnd(2 + ((position * 7) % 4), "x");
+  span.confidence = score?.probabilities[0] ?? 0;
+  span.style.setProperty("--confidence", span.confidence);
+  span.dataset.noise = noise(span);
+}
+
+/* The best candidate, each of its characters replaced by noise unless the model is confident. */
+function noise({ best, confidence }) {
+  if (still.matches) return best.replace(/\S/g, "▒");
+  const shown = confidence ** 1.5 * 0.8;
+  return [...best].map((sign) => (sign === " " || Math.random() < shown ? sign : pick(GLYPHS))).join("");
+}
+
+const pick = (list) => list[Math.floor(Math.random() * list.length)];
+
+/* Other noise at the masked positions. */
+export function flicker(canvas) {
+  for (const span of canvas.getElementsByClassName("mask")) {
+    if (Math.random() < 0.5) span.dataset.noise = noise(span);
+  }
 }

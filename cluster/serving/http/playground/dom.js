@@ -19,12 +19,16 @@ export async function copyText(text) {
   if (!copied) throw new Error("the browser did not copy it");
 }
 
-/* Copy what `text` returns when the button is pressed, and say on it for a moment how that went. */
+/* Copy what `text` returns, or a promise of it, when the button is pressed, and say on it for a moment how that went. */
 export function copyOnClick(button, text, done = "Copied", refused = "Not copied: the browser refused") {
   const name = button.textContent;
   button.addEventListener("click", async () => {
-    const copied = await copyText(text()).then(() => true, () => false);
-    button.textContent = copied ? done : refused;
+    try {
+      await copyText(await text());
+      button.textContent = done;
+    } catch (error) {
+      button.textContent = error.title ?? refused; // The title of a UserError.
+    }
     setTimeout(() => (button.textContent = name), 2000);
   });
 }

@@ -6,7 +6,7 @@ import { SETTING_NAMES } from "./settings_form.js";
 const TEXTS = ["prompt", "model", "mode", "system", "tools"];
 const ROLES = ["user", "assistant", "tool"];
 
-/* `state`: the texts, `turns`, and the texts of set fields of `a` and of `b`, which is null without a race. */
+/* `state`: the texts, `turns`, and the texts of set fields of `a` and of `b`, which is null with one side. */
 export function linkFragment(state) {
   const parameters = new URLSearchParams();
   const isRaw = state.mode === "raw"; // Raw text has no chat.
@@ -33,7 +33,7 @@ export function readFragment(fragment) {
   // Results of tools are sent without a prompt.
   const prompt = parameters.get("prompt") ?? (turns.length ? "" : null);
   const b = parameters.get("race") === "1" ? values("b.") : null;
-  return { ...texts, prompt, turns, a: values(""), b };
+  return { ...texts, prompt, turns, preset: "", a: values(""), b };
 }
 
 function readTurns(text) {

@@ -1,23 +1,24 @@
-/* The playground: sends requests, and shows their runs in lanes and in the table. */
+/* The playground: sends requests, and shows their runs on the stage and in the table. */
 
 import { callApi, events } from "./api.js";
 import { $, copyOnClick } from "./dom.js";
 import { loadDraft, nameEntry, saveDraft } from "./drafts.js";
 import { clearErrors, clearFieldError, showError } from "./errors.js";
-import { Lane } from "./lane.js";
+import { offerExports } from "./export.js";
 import { linkFragment, readFragment } from "./link.js";
-import { doneText, endedText, outcomeOf, winnerOf } from "./outcomes.js";
+import { doneText, endedText, outcomeOf } from "./outcomes.js";
 import { RequestForm } from "./request_form.js";
+import { readResult } from "./result_link.js";
 import { Run } from "./run.js";
 import { RunsTable } from "./runs_table.js";
+import { Stage } from "./stage.js";
 import { forgetRuns, keepRuns, loadRuns, watchRuns } from "./stored_runs.js";
 import { KEY, keep, kept } from "./tab_storage.js";
 
 const form = new RequestForm((error) => report(error));
-const table = new RunsTable(showAgain);
-const newLane = () => new Lane((run) => form.continueAfter(run), (run) => form.useAgain(run));
-const oneColumn = matchMedia("(max-width: 62rem)");
-let lanes = [];
+const table = new RunsTable((run) => showAgain([run]));
+const stage = new Stage((run) => form.continueAfter(run), (run) => form.useAgain(run));
+const EQUAL = "Both sides have the same settings, so this is one run and no comparison.";
 let stopper = null; // Of the requests in progress; null if there are none.
 
 function setStatus(state, text) {
@@ -25,30 +26,20 @@ function setStatus(state, text) {
   $("status").textContent = text;
 }
 
-function showRuns(runs, withPrompt = false) {
-  for (const lane of lanes.splice(runs.length)) lane.pause();
-  while (lanes.length < runs.length) lanes.push(newLane());
-  $("lanes").replaceChildren(...lanes.map(({ root }) => root));
-  $("lanes").classList.toggle("race", runs.length > 1);
-  runs.forEach((run, i) => lanes[i].show(run, withPrompt));
+function showRuns(runs, again = false) {
+  stage.show(runs, again);
   table.mark(runs);
 }
 
-function showAgain(run) {
+function showAgain(runs) {
   if (stopper) return;
   clearErrors();
-  setStatus(run.state, run.outcome);
-  showRuns([run], true);
-  scrollToResult();
+  setStatus(runs[0].state, outcomeOf(runs));
+  showRuns(runs, true);
+  $("result").scrollIntoView();
 }
 
-function scrollToResult() {
-  const { top, bottom } = $("status").getBoundingClientRect();
-  // Where form and result are one above the other, the steps are below a status that can just be seen.
-  if (oneColumn.matches || top < 0 || bottom > innerHeight) $("result").scrollIntoView();
-}
-
-/* `side`: A or B in a race, else "". */
+/* `side`: A or B in a comparison, else "". */
 function report(error, side = "") {
   const of = error.side || side;
   const isAtField = showError(error, of, (names) => form.control(names, of));
@@ -69,27 +60,23 @@ async function start() {
     const requests = form.requests();
     runs = requests.map(({ name }) => new Run(name));
     showRuns(runs);
-    scrollToResult();
+    $("result").scrollIntoView();
     await Promise.all(runs.map((run, i) => decode(run, requests[i])));
   } catch (error) {
     report(error);
   }
   stopper = null;
   updateButtons();
-  const winner = winnerOf(runs);
-  if (winner) {
-    winner.place = "fewer seconds";
-    laneOf(winner)?.update(winner);
-  }
   const decoded = runs.filter((run) => run.frames.length || run.stats);
   for (const run of decoded) table.add(run);
   keepRuns(decoded.toReversed());
-  table.mark(lanes.map(({ shown }) => shown));
+  table.mark(stage.runs);
   const state = runs.find(({ state }) => state !== "done")?.state ?? (runs.length ? "done" : "failed");
-  setStatus(state, runs.length ? outcomeOf(runs) : notSent());
+  const equal = form.hasEqualSides && runs.length === 1 ? ` ${EQUAL}` : "";
+  setStatus(state, runs.length ? outcomeOf(runs) + equal : notSent());
 }
 
-const notSent = () => (lanes[0].shown ? "Not sent. The run before is below." : "Not sent.");
+const notSent = () => (stage.runs.length ? "Not sent. The run before is below." : "Not sent.");
 
 async function decode(run, { path, body }) {
   try {
@@ -100,7 +87,7 @@ async function decode(run, { path, body }) {
       const frames = run.frames.length;
       run.addChunk(chunk);
       if (!frames && run.frames.length) setStatus("running", "Decoding …");
-      laneOf(run)?.update(run, run.frames.length > frames);
+      stage.update();
     }
     run.end("done", run.finish ?? "none", doneText(run));
   } catch (error) {
@@ -110,10 +97,8 @@ async function decode(run, { path, body }) {
       report(error, run.side);
     }
   }
-  laneOf(run)?.update(run);
+  stage.update();
 }
-
-const laneOf = (run) => lanes.find(({ shown }) => shown === run);
 
 function updateButtons() {
   $("run").setAttribute("aria-disabled", String(Boolean(stopper)));
@@ -124,11 +109,17 @@ function stop() {
   stopper?.abort();
 }
 
-/* The form as this entry of the history had it, or as a link has it that is opened. */
-function openEntry() {
+/* The form as this entry of the history had it, or as a link has it that is opened; and a link's result. */
+async function openEntry() {
   try {
     const state = loadDraft() ?? readFragment(location.hash);
     if (state) form.fill(state);
+    nameEntry();
+    const runs = await readResult(location.hash);
+    if (runs) {
+      if (!state) form.fill({ ...runs[0].asked, b: runs[1]?.settings ?? null });
+      showAgain(runs);
+    }
   } catch (error) {
     report(error);
   }
@@ -175,9 +166,11 @@ window.addEventListener("hashchange", () => {
   clearErrors();
   openEntry();
 });
-$("settings").open = matchMedia("(min-width: 62rem)").matches;
-lanes = [newLane()];
-$("lanes").append(lanes[0].root);
+for (const open of document.querySelectorAll(".open-help")) {
+  open.addEventListener("click", () => $("help").showModal());
+}
+$("help-close").addEventListener("click", () => $("help").close());
+offerExports(() => stage.runs);
 table.update(loadRuns());
 watchRuns((runs) => table.update(runs));
 openEntry();

@@ -16,21 +16,12 @@ export function endedText(run, how) {
   return steps ? `${how} after ${count(steps)}.` : `${how} before the first step.`;
 }
 
-/* The run of a race that took the fewest seconds, as the page shows them; undefined if the race had no winner. */
-export function winnerOf(runs) {
-  if (runs.length < 2 || runs.some(({ state }) => state !== "done")) return undefined;
-  const [first, second] = runs.toSorted((a, b) => shownSeconds(a) - shownSeconds(b));
-  return shownSeconds(first) === shownSeconds(second) ? undefined : first;
-}
-
 /* Of all runs that a press of Run began. */
 export function outcomeOf(runs) {
   if (runs.length === 1) return runs[0].outcome;
   if (runs.some(({ state }) => state !== "done")) return runs.map((run) => `${run.side}: ${run.outcome}`).join(" ");
-  const winner = winnerOf(runs);
   const told = runs.map((run) => `${run.side} took ${count(run.cost.steps)} and ${shownSeconds(run)} s`).join(", ");
-  const result = winner ? `${winner.side} took fewer seconds` : "Both took the same time";
-  return `${result}: ${told}. Both ran at the same time on the server.`;
+  return `Done: ${told}. Both ran at the same time on the server, so compare their steps and not their seconds.`;
 }
 
 const shownSeconds = (run) => run.cost.seconds.toFixed(2);

@@ -1,4 +1,4 @@
-/* The form: prompt, chat, model, key, and the settings of one side or of two. */
+/* The form: prompt, chat, model, key, a preset, and the settings of one side or of two. */
 
 import { callApi } from "./api.js";
 import { Conversation } from "./conversation.js";
@@ -6,8 +6,11 @@ import { $, node } from "./dom.js";
 import { UserError } from "./errors.js";
 import { showExamples } from "./examples.js";
 import { setFieldNote } from "./field_notes.js";
+import { presetOf, presetWith, withPreset } from "./presets.js";
 import { SettingsForm, label } from "./settings_form.js";
 import { Undo } from "./undo.js";
+
+const CANDIDATES = 3; // How many of each position's best tokens a stream has.
 
 export class RequestForm {
   /* `report` is called with errors of what the form asks the server. */
@@ -19,8 +22,12 @@ export class RequestForm {
     this.defaults = {}; // By model.
     this.wantedModel = ""; // What to choose once the server's models are known.
     $("sides").append(this.sides[0].root);
-    $("form").addEventListener("change", () => this.showMode());
-    $("race").addEventListener("change", () => this.setRace($("race").checked));
+    $("form").addEventListener("change", ({ target }) => {
+      this.showMode();
+      if (target.name === "preset") this.applyPreset();
+      else this.markPreset();
+    });
+    $("compare").addEventListener("change", () => this.setCompared($("compare").checked));
     $("model").addEventListener("change", () => {
       setFieldNote($("model"), "note", "");
       this.loadDefaults().catch(report);
@@ -40,10 +47,33 @@ export class RequestForm {
     $("chat").hidden = $("context").hidden = this.raw;
   }
 
-  setRace(wanted, values = this.sides[0].values) {
-    $("race").checked = wanted;
+  /* The name of the chosen preset; "" with other settings. */
+  get preset() {
+    return $("form").preset.value;
+  }
+
+  /* Give the sides what the chosen preset has for this model, once that is known. */
+  applyPreset() {
+    const { defaults } = this.sides[0];
+    if (!this.preset || !defaults) return;
+    const { a, b } = presetOf(this.preset, defaults);
+    const { values } = this.sides[0];
+    this.sides[0].fill(withPreset(values, a));
+    this.setCompared(Boolean(b), b && withPreset(values, b));
+  }
+
+  /* Choose the preset that the sides have, or none. */
+  markPreset() {
+    const { defaults } = this.sides[0];
+    const [a, b = null] = this.sides.map(({ values }) => values);
+    const name = defaults ? presetWith({ a, b }, defaults) : "";
+    for (const radio of $("form").preset) radio.checked = radio.value === name;
+  }
+
+  setCompared(wanted, values = this.sides[0].values) {
+    $("compare").checked = wanted;
     for (const { root } of this.sides.splice(1)) root.remove();
-    $("sides").classList.toggle("race", wanted);
+    $("sides").classList.toggle("compared", wanted);
     if (!wanted) return;
     const side = new SettingsForm("B");
     if (this.sides[0].defaults) side.setDefaults(this.sides[0].defaults);
@@ -76,6 +106,8 @@ export class RequestForm {
     const defaults = (this.defaults[model] ??= await (await callApi(path, this.key)).json());
     if ($("model").value !== model) return; // Another one was chosen meanwhile.
     for (const side of this.sides) side.setDefaults(defaults);
+    if (this.preset) this.applyPreset();
+    else this.markPreset();
     await showExamples(defaults.is_demo_model, (prompt) => this.setPrompt(prompt));
   }
 
@@ -102,18 +134,26 @@ export class RequestForm {
     $("prompt").focus();
   }
 
-  /* A request per side: its path, its body and what its run is called. Raises UserError. */
+  /* Whether two sides would send the same: that is one run, and no comparison. */
+  get hasEqualSides() {
+    const [a, b] = this.sides;
+    return Boolean(b) && a.effective === b.effective;
+  }
+
+  /* A request per side that differs: its path, its body and what its run is called. Raises UserError. */
   requests() {
     const prompt = $("prompt").value;
     const messages = this.raw ? null : this.conversation.messages(prompt);
     if (!prompt.trim() && messages?.at(-1).role !== "tool") throw new UserError("Not sent.", "Type a prompt.", "prompt");
     const tools = this.raw ? undefined : this.conversation.tools();
-    const requests = this.sides.map((side) => {
+    const sides = this.hasEqualSides ? this.sides.slice(0, 1) : this.sides;
+    const requests = sides.map((side) => {
       const settings = side.read();
       const body = {
         model: $("model").value,
         ...(this.raw ? { prompt } : { messages, ...(tools && { tools }) }),
         ...settings.standard,
+        ...(this.raw ? { logprobs: CANDIDATES } : { logprobs: true, top_logprobs: CANDIDATES }),
         stream: true,
         stream_options: { include_usage: true },
         lopa: { ...settings.lopa, stream_canvas: true },
@@ -126,12 +166,14 @@ export class RequestForm {
         messages,
         decoder: side.decoder,
         label: parts.filter(Boolean).join(" · "),
-        side: this.sides.length > 1 ? side.side : "",
+        side: sides.length > 1 ? side.side : "",
         model: $("model").value,
         tools: this.raw ? "" : $("tools").value,
         settings: side.values,
+        lookahead: side.lookahead,
+        request: { path: this.raw ? "v1/completions" : "v1/chat/completions", body },
       };
-      return { path: this.raw ? "v1/completions" : "v1/chat/completions", body, name };
+      return { ...name.request, name };
     });
     this.undo.noteLossless(prompt);
     return requests;
@@ -151,11 +193,12 @@ export class RequestForm {
     const [a, b] = this.sides.map(({ values }) => values);
     const texts = { prompt: $("prompt").value, system: $("system").value, tools: $("tools").value };
     const { turns } = this.conversation;
-    return { ...texts, model: $("model").value || this.wantedModel, mode: this.raw ? "raw" : "", turns, a, b: b ?? null };
+    const mode = this.raw ? "raw" : "";
+    return { ...texts, model: $("model").value || this.wantedModel, mode, turns, preset: this.preset, a, b: b ?? null };
   }
 
   /* `prompt`: null leaves the prompt as it is. */
-  fill({ prompt, model, mode, system, tools, turns, a, b }) {
+  fill({ prompt, model, mode, system, tools, turns, preset, a, b }) {
     if (prompt !== null) $("prompt").value = prompt;
     $("form").mode.value = mode === "raw" ? "raw" : "chat";
     this.wantedModel = model; // The server's models may not be known yet.
@@ -168,8 +211,10 @@ export class RequestForm {
     $("context").open = Boolean(system || tools);
     this.conversation.set(turns);
     this.sides[0].fill(a);
-    this.setRace(Boolean(b), b ?? {});
-    if (b || Object.keys(a).length) $("settings").open = true;
+    this.setCompared(Boolean(b), b ?? {});
+    this.markPreset();
+    for (const radio of $("form").preset) radio.checked ||= radio.value === preset;
+    if (!this.preset && (b || Object.keys(a).length)) $("settings").open = true;
     this.showMode();
   }
 }

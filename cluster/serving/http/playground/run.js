@@ -3,7 +3,7 @@
 import { UserError } from "./errors.js";
 import { sentence } from "./format.js";
 
-export const END = /^(<\|(endoftext|end_of_text|im_end|eot_id|eot|end)\|>|<\/s>)?$/;
+const END = /^(<\|(endoftext|end_of_text|im_end|eot_id|eot|end)\|>|<\/s>)?$/;
 
 export class Run {
   frames = []; // The canvas after each step.
@@ -16,19 +16,51 @@ export class Run {
   state = "running"; // running, done, stopped or failed
   outcome = "";
 
-  /* `messages`: what was sent of a chat; null for raw text. `side`: A or B in a race, else "". `settings`: the texts
-   * of the fields that were set. `id`: of a kept run. */
-  constructor({ id = `${Date.now()}-${Math.random()}`, prompt, messages, decoder, label, side, model, tools, settings }) {
-    Object.assign(this, { id, prompt, messages, decoder, label, side, model, tools, settings });
+  /* `messages`: what was sent of a chat; null for raw text. `side`: A or B in a comparison, else "". `settings`: the
+   * texts of the fields that were set. `lookahead`: lopa, verified, none with one branch, or "". `request`: path and body. `id`: of a
+   * kept run. */
+  constructor({
+    id = `${Date.now()}-${Math.random()}`, prompt, messages, decoder, label, side, model, tools, settings,
+    lookahead = "", request = null,
+  }) {
+    Object.assign(this, { id, prompt, messages, decoder, label, side, model, tools, settings, lookahead, request });
   }
 
-  /* The state of the form that asks the same again; of a race, what this side asked. */
+  get lastStep() {
+    return this.frames.at(-1)?.step ?? 0;
+  }
+
+  /* The index of the frame that a clock at step `at` shows; -1 before the first step. */
+  indexAt(at) {
+    let index = Math.min(at, this.frames.length) - 1;
+    while (index >= 0 && this.frames[index].step > at) index--;
+    return this.state !== "running" && at >= this.lastStep ? this.frames.length - 1 : index;
+  }
+
+  /* Positions in front of the end of the answer, as far as it is known: what is behind it is padding. */
+  get shownLength() {
+    return endOf(this.frames.at(-1)?.cells ?? []);
+  }
+
+  /* Whether branches are guesses of the steps to come, which count only if they are right. */
+  get isVerified() {
+    return this.lookahead === "verified" || this.frames.some(({ accepted }) => accepted.length);
+  }
+
+  /* A branch's confidence from 0 to 1, as all others on the page: of an entropy its exponential. */
+  confidenceOf({ confidence }) {
+    if (confidence === null) return null;
+    const isEntropy = this.frames.some(({ branches }) => branches.some((branch) => branch.confidence < 0));
+    return Math.min(1, isEntropy ? Math.exp(confidence) : confidence);
+  }
+
+  /* The state of the form that asks the same again; of a comparison, what this side asked. */
   get asked() {
     const { model, tools, settings: a } = this;
     const system = this.messages?.[0].role === "system" ? this.messages[0].content : "";
     const turns = (this.messages ?? []).slice(system ? 1 : 0);
     const prompt = this.messages && turns.at(-1).role !== "user" ? "" : (turns.pop()?.content ?? this.prompt);
-    return { prompt, system, turns, tools, model, mode: this.messages ? "chat" : "raw", a, b: null };
+    return { prompt, system, turns, tools, model, mode: this.messages ? "chat" : "raw", preset: "", a, b: null };
   }
 
   addChunk(chunk) {
@@ -60,14 +92,14 @@ export class Run {
     canvas.cells.forEach((cell, i, cells) => {
       if (before[i]?.s === cell.s && before[i].t === cell.t) cells[i] = before[i];
     });
-    // What each denoising step filled, in order, and the drafts whose reports the rule took.
-    canvas.filled = canvas.rule_steps.map(({ positions }) => positions.length);
-    canvas.rule_steps.forEach(({ positions }, i, { length }) => {
-      for (const position of positions) canvas.cells[position].depth = length > 1 ? i + 1 : 0;
-    });
+    for (const cell of canvas.cells) cell.isMask ??= !cell.s && !cell.t;
+    canvas.scores = []; // By position: its candidates, {tokens, probabilities}.
+    for (const score of canvas.candidates ?? []) canvas.scores[score.position] = score;
+    // The drafts whose reports the rule took, in this order.
     const taken = canvas.rule_steps.map(({ branch }) => branch).filter((branch) => branch !== null);
     canvas.accepted = [...new Set(taken)].slice(1);
-    canvas.decided = canvas.cells.filter((cell) => cell.s === canvas.step).length;
+    const shown = canvas.cells.slice(0, endOf(canvas.cells));
+    canvas.decided = shown.filter((cell) => cell.s === canvas.step).length;
     this.frames.push(canvas);
   }
 
@@ -75,8 +107,7 @@ export class Run {
   statsAt(index) {
     if (this.stats && index >= this.frames.length - 1) return this.stats;
     const { cells, step, seconds } = this.frames[index] ?? { cells: [], step: 0, seconds: 0 };
-    const end = cells.findIndex((cell) => cell.s && END.test(cell.t));
-    const tokens = cells.filter((cell, i) => cell.s && (end < 0 || i <= end)).length;
+    const tokens = cells.slice(0, endOf(cells) + 1).filter((cell) => cell.s).length;
     const total = (count) => this.frames.slice(0, index + 1).reduce((sum, frame) => sum + count(frame), 0);
     const forwards = total(({ branches }) => branches.length);
     const rule_steps = total((frame) => frame.rule_steps.length);
@@ -91,4 +122,10 @@ export class Run {
     this.finish = finish;
     Object.assign(this, { state, outcome });
   }
+}
+
+/* How many cells are in front of the end of the answer. */
+function endOf(cells) {
+  const end = cells.findIndex((cell) => cell.s && END.test(cell.t));
+  return end < 0 ? cells.length : end;
 }

@@ -3,9 +3,9 @@
 import { $, node } from "./dom.js";
 import { fixed, oneLine, rate, words } from "./format.js";
 
-const TITLES = { TPF: "tokens per step", Evaluations: "branch evaluations" };
+const TITLES = { TPF: "tokens per step", Branches: "branches scored" };
 const COLUMNS = [
-  "Prompt", "Decoder", "Settings", "Tokens", "Steps", "TPF", "Tokens/s", "Evaluations", "Finish", "Seconds",
+  "Prompt", "Decoder", "Settings", "Tokens", "Steps", "TPF", "Tokens/s", "Branches", "Finish", "Seconds",
 ];
 
 export class RunsTable {

@@ -151,6 +151,22 @@ export class SettingsForm {
     return { standard, lopa };
   }
 
+  /* All settings that a request gets, the defaults among them, as a text to compare. */
+  get effective() {
+    const of = ({ name, setting = name }) => {
+      const { disabled, value } = this.controls[name];
+      return disabled ? "" : value.trim() || String(this.settings?.[setting] ?? "");
+    };
+    return JSON.stringify([this.decoder, ...FIELDS.slice(1).map(of)]);
+  }
+
+  /* lopa, verified, none with one branch, or "" where that is not known. */
+  get lookahead() {
+    const { num_branches, lookahead } = this.controls;
+    const branches = num_branches.disabled ? "1" : num_branches.value.trim() || String(this.settings?.num_branches);
+    return branches === "1" ? "none" : lookahead.disabled ? "" : lookahead.value || (this.settings?.lookahead ?? "");
+  }
+
   /* The texts of the fields that are set. */
   get values() {
     const text = (name, { disabled, value }) => (disabled ? (this.unused[name] ?? "") : value).trim();

@@ -1,38 +1,37 @@
-/* The steps of a run: a bar each, as high as the step decided tokens, and a slider over them. */
+/* The clock's steps: a row of bars per run, as high as a step decided tokens, under one slider. */
 
 import { hue } from "./canvas_view.js";
-import { node } from "./dom.js";
+import { $, node } from "./dom.js";
 
-/* `part`: from a class to the lane's element. `at`: the index of the step that the lane shows. */
-export function drawTimeline(part, run, at) {
-  const { frames } = run;
-  const most = frames.reduce((most, { decided }) => Math.max(most, decided), 1);
-  const bars = part("bars");
-  while (bars.childElementCount > frames.length) bars.lastChild.remove();
-  frames.forEach(({ step, decided, filled }, i) => {
-    const bar = bars.children[i] ?? bars.appendChild(node("i"));
-    const parts = filled.length > 1 ? filled.filter(Boolean) : [];
-    const look = [step, decided / most, i > at ? "later" : "", parts.join()];
-    if (look.every((value, k) => value === bar.look?.[k])) return;
-    bar.look = look;
-    bar.style.setProperty("--hue", hue(step));
-    bar.style.setProperty("--share", look[1]);
-    bar.className = look[2];
-    bar.replaceChildren(...(parts.length ? parts : [1]).map(barPart));
-  });
-  const slider = part("slider");
-  slider.parentNode.style.setProperty("--steps", frames.length || "none");
-  slider.max = Math.max(1, frames.length);
-  slider.value = at + 1;
-  slider.disabled = !frames.length;
-  const of = run.state === "running" ? "" : ` of ${frames.at(-1)?.step}`;
-  const where = frames.length ? `step ${frames[at].step}${of}` : "";
-  part("at").textContent = where;
+/* `at`: the step of the clock. */
+export function drawTimeline(runs, at) {
+  const total = Math.max(0, ...runs.map(({ lastStep }) => lastStep));
+  const isOver = runs.every(({ state }) => state !== "running");
+  const most = Math.max(1, ...runs.flatMap(({ frames }) => frames.map(({ decided }) => decided)));
+  const rows = $("bars");
+  while (rows.childElementCount > runs.length) rows.lastChild.remove();
+  runs.forEach((run, i) => drawBars(rows.children[i] ?? rows.appendChild(node("div", { className: "bars" })), run, at, most));
+  $("track").style.setProperty("--steps", total || "none");
+  const slider = $("clock");
+  slider.max = Math.max(1, total);
+  slider.value = at;
+  slider.disabled = !total;
+  const where = !total ? "" : at ? `step ${at}${isOver ? ` of ${total}` : ""}` : "before step 1";
+  $("at").textContent = where;
   slider.setAttribute("aria-valuetext", where);
 }
 
-function barPart(tokens) {
-  const part = node("b");
-  part.style.setProperty("--tokens", tokens);
-  return part;
+function drawBars(row, run, at, most) {
+  row.dataset.side = run.side;
+  while (row.childElementCount > run.frames.length) row.lastChild.remove();
+  run.frames.forEach(({ step, decided }, i) => {
+    const bar = row.children[i] ?? row.appendChild(node("i"));
+    const look = [step, decided / most, step > at ? "later" : ""].join();
+    if (bar.look === look) return;
+    bar.look = look;
+    bar.style.setProperty("--hue", hue(step));
+    bar.style.setProperty("--share", decided / most);
+    bar.className = step > at ? "later" : "";
+    bar.title = `step ${step}: ${decided} ${decided === 1 ? "token" : "tokens"}`;
+  });
 }

@@ -67,15 +67,14 @@ def test_pages_need_no_other_host_and_stand_in_no_other_page(client: httpx.Clien
         policy = response.headers["content-security-policy"]
         assert "http" not in policy
         assert "frame-ancestors 'none'" in policy.split("; ")
-        loaded = re.sub(r'<a href="https://[^>]+>', "", response.text)  # A link loads nothing.
-        assert "https://" not in loaded
+        assert "https://" not in response.text
         assert "import(" not in response.text
 
 
 def test_the_playgrounds_files_are_served_and_no_others(client: httpx.Client) -> None:
     page = client.get("/")
     named = re.findall(r'(?:src|href)="(?!data:|https:)([^"]+)"', page.text)
-    assert re.findall(r'<(\w+)[^>]*="https:', page.text) == ["a"], "a link, which loads nothing"
+    assert '="https:' not in page.text, "its help too is of this server"
     seen: list[str] = []
     while named:
         path = named.pop()
