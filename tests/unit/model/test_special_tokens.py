@@ -62,9 +62,9 @@ def test_each_source_of_the_mask_token_counts_where_those_before_have_none(
     assert folder.read(implementation, **setting).mask_token_id == of_tokenizer
     folder.edit(vocab_size=of_tokenizer, eos_token_id=126)
     assert folder.read(implementation, **setting).mask_token_id == 5
-    with pytest.raises(CheckpointError, match=r"no mask_token_id.*set model\.mask_token_id to one in 0"):
+    with pytest.raises(CheckpointError, match=r"has a mask token.*set model\.mask_token_id to one in 0"):
         folder.read(implementation)
-    with pytest.raises(CheckpointError, match=r"no mask_token_id.*set model\.mask_token_id to one in 0"):
+    with pytest.raises(CheckpointError, match=r"has a mask token.*set model\.mask_token_id to one in 0"):
         folder.read(implementation, mask_token_id=of_tokenizer)
 
 
