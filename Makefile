@@ -56,7 +56,8 @@ $(VENV)/.dev: $(VENV)/.installed
 
 demo: install
 	@$(BIN)/lopa generate --config demo --workers 2 --watch "$$PROMPT"
-	@echo "Next: $(BIN)/lopa serve has a playground at http://127.0.0.1:8000, $(BIN)/lopa models lists models to run."
+	@echo "Next, a server with a playground at http://127.0.0.1:8000:"
+	@echo "  $(BIN)/lopa serve"
 
 # The cheapest check first.
 check: dev

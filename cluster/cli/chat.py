@@ -25,7 +25,8 @@ HELP = """\
 /help        this list
 /reset       begin anew; the system prompt stays
 /save FILE   write the conversation to a JSON file, as `messages` of a request
-Ctrl-C ends an answer, Ctrl-D the conversation. A line that begins with // is a message that begins with /."""
+/exit        end the conversation, as Ctrl-D does; Ctrl-C ends an answer alone.
+A line that begins with // is a message that begins with /."""
 
 
 class Conversation:
@@ -68,7 +69,9 @@ class Conversation:
                     raise SettingsError(f"/save: cannot write {path}: {error.strerror}") from None
                 typer.echo(f"{len(self.messages)} messages are in {path}.", err=True)
             case _:
-                raise SettingsError(f"got {command!r}; allowed: /help, /reset, /save FILE, or a message")
+                raise SettingsError(
+                    f"got {command!r}; allowed: /help, /reset, /save FILE, /exit, or a message"
+                )
 
 
 def converse(partner: ChatPartner, system: str | None) -> None:
@@ -81,6 +84,8 @@ def converse(partner: ChatPartner, system: str | None) -> None:
         typer.echo("Ctrl-C ends an answer, Ctrl-D the conversation; /help lists commands.", err=True)
         _read_history()
     while (text := _next_line(typed)) is not None:
+        if typed and text.strip() == "/exit":
+            break
         if not text.strip():
             continue
         try:

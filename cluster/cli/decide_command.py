@@ -78,7 +78,10 @@ def decide(
     if source is None and output != "-":
         raise SettingsError("--output needs --input; for one input redirect stdout")
     if source is None and not asked:
-        raise SettingsError("no questions; ask one with --predicate, --choice, --score or --questions")
+        raise SettingsError(
+            "no questions; ask one, as --score 'How many pens are there?|fewer than 10|10 or more', or with --choice, "
+            "--predicate or --questions"
+        )
     text = read_prompt(given) if source is None else ""
     cannot = "answers scores of one number, and guesses predicates and choices"
     local = is_local(loaded, engine, config, cannot)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -102,9 +104,12 @@ def print_families(word: str | None, *, as_json: bool) -> None:
     if word is not None:
         families = [family for family in (_with_word(family, word.lower()) for family in families) if family]
         if not families:
+            words = {part for row in known_families() for part in re.split(r"\W+", str(row).lower())}
+            near = get_close_matches(word.lower(), words, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
             raise SettingsError(
-                f"got {word!r}; allowed: a folder with a config.json, a name on the Hub as org/name, demo, or a word "
-                "that a line of `lopa models` has"
+                f"got {word!r}; {hint}allowed: a folder with a config.json, a name on the Hub as org/name, demo, or a "
+                "word that a line of `lopa models` has"
             )
     if as_json:
         print("\n".join(json.dumps(row) for row in families))

@@ -49,7 +49,7 @@ class JobProgress:
             parts += [f"TPF {self._tokens / max(self._steps, 1):.2f}"]
             parts += [f"{(self._total_lines - done) / rate:.0f} s left"] if done < self._total_lines else []
         parts += [f"{self._failures} failed"] if self._failures else []
-        parts += [f"{groups} groups at work"]
+        parts += [f"{groups} group{'s' * (groups != 1)} at work"]
         self.log(", ".join(parts))
 
     def report_end(self, output: str) -> None:

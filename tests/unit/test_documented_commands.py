@@ -141,6 +141,23 @@ def words_of_the_code() -> set[str]:
     return found
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"(?m)^#+ (.+)$", page.read_text(encoding="utf-8"))
+    texts = (re.sub(r"\[([^]]*)\]\([^)]*\)|`", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w -]", "", text).replace(" ", "-") for text in texts}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings_that_there_are(page: Path) -> None:
+    for place, anchor in re.findall(
+        r"\]\((?!https?:|mailto:)([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")
+    ):
+        target = (page.parent / place).resolve() if place else page
+        assert target.exists(), place
+        assert not anchor or target.suffix != ".md" or anchor in anchors(target), f"{place}#{anchor}"
+
+
 def test_every_example_is_listed() -> None:
     """Those beside a program that is listed are its parts."""
     page = (ROOT / "examples/README.md").read_text(encoding="utf-8")

@@ -95,7 +95,9 @@ def test_commands_of_a_person(
 ) -> None:
     partner = Scripted()
     saved = tmp_path / "saved.json"
-    type_lines(monkeypatch, "one", "/reset", "//two", f"/save {saved}", "/help", "/save", "/quit")
+    type_lines(
+        monkeypatch, "one", "/reset", "//two", f"/save {saved}", "/help", "/save", "/quit", "/exit", "never"
+    )
     converse(partner, "Be brief.")
     _, err = capsys.readouterr()
     assert [message["content"] for message in partner.asked[-1]] == ["Be brief.", "/two"]

@@ -20,6 +20,6 @@ def test_progress_counts_what_was_done_before(capsys: pytest.CaptureFixture[str]
     assert "line 4: too long" in logged
     assert (
         "5 of 5 lines (100.0 %)" in logged
-        and "TPF 5.00, 1 failed, 1 groups at work" in logged
+        and "TPF 5.00, 1 failed, 1 group at work" in logged
         and logged.count("of 5 lines (") == 1
     )
