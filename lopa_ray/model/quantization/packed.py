@@ -19,7 +19,7 @@ TYPICAL_ROWS = 64
 
 
 def pays(weight: Tensor) -> bool:
-    """Whether products with weights [..., O, I] are to be packed."""
+    """Whether weights [..., O, I] of any dtype are to be packed: large ones in bf16, on a CPU that multiplies it."""
     return (
         weight.is_cpu
         and weight.dtype == torch.bfloat16
@@ -30,20 +30,20 @@ def pays(weight: Tensor) -> bool:
 
 
 def pack(weight: Tensor) -> nn.Parameter:
-    """The same weights [O, I], packed; `Tensor.to_dense` gives them back."""
+    """The same weights bf16 [O, I], packed; `Tensor.to_dense` gives them back."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), TYPICAL_ROWS)
     return nn.Parameter(packed, requires_grad=False)
 
 
 def packed_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [R, I], packed weight [O, I] and bias [O] or None → [R, O], all in bfloat16."""
+    """x bf16 [R, I], packed weight bf16 [O, I] and bias bf16 [O] or None → bf16 [R, O]."""
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return out
 
 
 def packed_expert_product(x: Tensor, weights: Sequence[Tensor], ends: Tensor) -> Tensor:
-    """Sorted rows x [S, I], packed weights [O, I] of the N experts, and the end of each one's rows → [S, O]. Rows after
-    the last end are zeros."""
+    """Sorted rows x bf16 [S, I], packed weights bf16 [O, I] of the N experts, and int32 [N] the ends of their rows →
+    bf16 [S, O]. Rows after the last end are zeros."""
     stops = ends.tolist()
     out = x.new_zeros(len(x), weights[0].shape[0])
     for weight, start, stop in zip(weights, [0, *stops], stops, strict=False):
