@@ -19,6 +19,7 @@ from lopa_ray.execution.step_graphs import graph_refusal
 from lopa_ray.kernels.operators import triton_works
 from lopa_ray.kernels.slot_attention import PART_KEYS
 from lopa_ray.model.implementation import check_positions, implementation_of
+from lopa_ray.model.linear import pack
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Spans, StepPlan
@@ -80,11 +81,14 @@ def build_runner(
     device = DEVICES[model.device]
     torch_device = device.torch_device()
     implementation = implementation_of(spec.model, spec.dtype, torch_device, tp_group)
+    are_shared = weights is not None
     if weights is None:
         weights = load_weights(spec, torch_device if tp_group.size == 1 else "cpu", tp_group)
     else:
         weights = implementation.shard_weights(weights)
     loaded = implementation.build_model(weights)
+    if not are_shared:  # packed weights are a process's own
+        pack(loaded)
     check_positions(loaded, model.max_model_len)
     runner = BranchRunner(
         loaded,

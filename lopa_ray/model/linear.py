@@ -5,6 +5,8 @@ Shape suffixes: R rows, S sorted rows, N experts, I inputs, O outputs.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -64,6 +66,14 @@ def prepare(model: nn.Module) -> None:
     for layer in model.modules():
         if isinstance(layer, HeldWeights):
             layer.format.prepare(layer)
+
+
+def pack(model: Any) -> None:
+    """Pack the weights of a model's layers, in place, where products take less time then; see `WeightFormat.pack`. Such
+    a model is not saved, and its weights are not shared with other processes."""
+    for layer in model.modules() if isinstance(model, nn.Module) else ():
+        if isinstance(layer, HeldWeights):
+            layer.format.pack(layer)
 
 
 def check_places(model: nn.Module) -> None:

@@ -16,6 +16,7 @@ from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.kernels.invariant_linear import invariant_linear
 from lopa_ray.kernels.sort_rows import SortedRows
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.quantization.packed import pack, packed_expert_product, packed_product, pays
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 
 
@@ -32,6 +33,7 @@ class WeightFormat:
         """The format of a layer with so many inputs, a part of the whole layer's where it `is_cut`."""
         self.config = config
         self.multiply = product(config)
+        self.packed_experts: list[nn.Parameter] = []
 
     def scale_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the scales of weights [..., O, I]."""
@@ -46,12 +48,25 @@ class WeightFormat:
         """Called once, when the layer has its weights. Trials of kernels belong here: the host waits for them, and in a
         forward a shard may be lost."""
 
+    def pack(self, layer: HeldWeights) -> None:
+        """Order the layer's weights for this CPU's products, in the place of the weights that it has, where that pays
+        and rows may round by the batch. The embedding that a tied LM head shares stays as it is."""
+        if self.multiply is not F.linear or self.stored_dtype is not None or not pays(layer.weight):
+            return
+        if layer.weight.dim() == 2:
+            layer.weight, self.multiply = pack(layer.weight), packed_product
+        else:
+            self.packed_experts = [pack(weight) for weight in layer.weight]
+            layer.weight = nn.Parameter(layer.weight.to("meta"), requires_grad=False)
+
     def product(self, layer: HeldWeights, x: Tensor) -> Tensor:
         """x [R, I] → [R, O], in the dtype of x."""
         return self.multiply(x, layer.weight, layer.bias)
 
     def expert_product(self, layer: HeldWeights, x: Tensor, rows: SortedRows) -> Tensor:
         """Sorted rows x [S, I] → [S, O], in the dtype of x."""
+        if self.packed_experts:
+            return packed_expert_product(x, self.packed_experts, rows.ends)
         return grouped_matmul(x, layer.weight, rows.ends, batch_invariant=self.config.batch_invariant)
 
 

@@ -1,0 +1,52 @@
+"""Weights in the order in which oneDNN multiplies by them in bfloat16 on CPUs. torch's own product orders them anew in
+each call, which for few rows takes longer than the product.
+
+Shape suffixes: R rows, S sorted rows, N experts, O outputs, I inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+MIN_WEIGHTS = 1 << 18
+"""Weights of a layer, or of an expert, from which packing pays: fewer stay in a core's cache in either order."""
+
+TYPICAL_ROWS = 64
+"""Rows that oneDNN is told to order for. The order hardly depends on them, and results do not."""
+
+
+def pays(weight: Tensor) -> bool:
+    """Whether weights [..., O, I] of any dtype are to be packed: large ones in bf16, on a CPU that multiplies it."""
+    return (
+        weight.is_cpu
+        and weight.dtype == torch.bfloat16
+        and weight.shape[-1] * weight.shape[-2] >= MIN_WEIGHTS
+        and torch._C._has_mkldnn
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
+
+
+def pack(weight: Tensor) -> nn.Parameter:
+    """The same weights bf16 [O, I], packed; `Tensor.to_dense` gives them back."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), TYPICAL_ROWS)
+    return nn.Parameter(packed, requires_grad=False)
+
+
+def packed_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x bf16 [R, I], packed weight bf16 [O, I] and bias bf16 [O] or None → bf16 [R, O]."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return out
+
+
+def packed_expert_product(x: Tensor, weights: Sequence[Tensor], ends: Tensor) -> Tensor:
+    """Sorted rows x bf16 [S, I], packed weights bf16 [O, I] of the N experts, and int32 [N] the ends of their rows →
+    bf16 [S, O]. Rows after the last end are zeros."""
+    stops = ends.tolist()
+    out = x.new_zeros(len(x), weights[0].shape[0])
+    for weight, start, stop in zip(weights, [0, *stops], stops, strict=False):
+        if stop > start:
+            out[start:stop] = packed_product(x[start:stop], weight)
+    return out
