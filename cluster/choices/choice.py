@@ -248,7 +248,7 @@ class ChoiceState:
         )
 
     def _candidates(self, decisions: Sequence[Decision]) -> tuple[CanvasCandidates, ...]:
-        """Of several decisions on one position, those of the last one."""
+        """Several decisions on one position: the last one counts."""
         text, prompt = self._tokenizer.token_text, len(self.session.prompt)
         tops = {decision.position - prompt: decision.top_logprobs for decision in decisions}
         return tuple(

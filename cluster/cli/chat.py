@@ -102,16 +102,21 @@ def converse(partner: ChatPartner, system: str | None) -> None:
 
 
 def _read_history() -> None:
-    """Give `input` a line editor with the lines of earlier conversations, where Python has one."""
+    """Give `input` a line editor with the lines of earlier conversations, where Python has one. Where the folder cannot
+    be written the editor has no history, and a line says so."""
     if find_spec("readline") is None:
         return
     import atexit
     import readline
 
     history = app_folder() / "chat_history"
-    history.parent.mkdir(parents=True, exist_ok=True)
-    history.touch(mode=0o600)
-    readline.read_history_file(history)
+    try:
+        history.parent.mkdir(parents=True, exist_ok=True)
+        history.touch(mode=0o600)
+        readline.read_history_file(history)
+    except OSError as error:
+        typer.echo(f"(no history of messages: {error})", err=True)
+        return
     readline.set_history_length(1000)
     atexit.register(readline.write_history_file, history)
 

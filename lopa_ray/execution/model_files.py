@@ -46,7 +46,7 @@ def naming_what_was_meant(path: str) -> Iterator[None]:
         names = {row.name.lower(): row.name for family in KNOWN_FAMILIES for row in family.checkpoints}
         names |= {name.rpartition("/")[2]: full for name, full in names.items()}
         close = get_close_matches(path.lower(), names, n=1, cutoff=0.8)
-        if not close or names[close[0]] == path or Path(path).exists() or "did you mean" in str(error):
+        if not close or names[close[0]] == path or Path(path).exists():
             raise
         raise CheckpointError(f"{error}; did you mean {names[close[0]]}?") from error
 

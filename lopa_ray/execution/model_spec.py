@@ -43,12 +43,13 @@ class ModelSpec:
     @classmethod
     def read(cls, config: ExecutionConfig) -> Self:
         """Read the checkpoint's configuration, and of its tokenizer at most the mask token. Raises CheckpointError."""
+        pinned = pin_model(config)
         with naming_what_was_meant(config.model.path):
-            return cls._read(config)
+            return cls._read(pinned)
 
     @classmethod
     def _read(cls, config: ExecutionConfig) -> Self:
-        settings = pin_model(config).model
+        settings = config.model
         settings = settings.replace(dtype=resolve_dtype(settings))
         if settings.batch_invariant and settings.attention == "auto" and settings.device == "cuda":
             settings = settings.replace(attention="triton")  # flash-attn's order may depend on the batch

@@ -49,7 +49,12 @@ DECODERS = {
 """The value of the setting `decoder` → what its file declares. Packages add decoders by the entry points
 `lopa.decoders`, and configurations by `module:Class` (`register_decoder`)."""
 
-_BY_SOURCE: dict[str, str] = {}  # `module:Class` → the decoder's name
+
+def _name(decoder: Any) -> Any:
+    """The name of a registered decoder that is named as `module:Class`; another value as it is."""
+    if not isinstance(decoder, str) or ":" not in decoder:
+        return decoder
+    return next((name for name, one in DECODERS.items() if one.settings.source == decoder), decoder)
 
 
 def register_decoder(source: Any) -> None:
@@ -57,7 +62,7 @@ def register_decoder(source: Any) -> None:
     subclass of `DecodeSession` whose annotation of `settings` names the settings' class, or a `Decoder`. The current
     folder is searched last, as by Ray's workers. Raises SettingsError for a name of something else, and for a decoder
     with the name of another one."""
-    if not isinstance(source, str) or ":" not in source or source in _BY_SOURCE:
+    if not isinstance(source, str) or ":" not in source or _name(source) != source:
         return
     module, _, attribute = source.partition(":")
     if (folder := os.getcwd()) not in sys.path:
@@ -79,7 +84,6 @@ def register_decoder(source: Any) -> None:
             f"decoder: {source} has the name of another decoder, {found.name!r}; give it its own"
         )
     DECODERS[found.name] = found
-    _BY_SOURCE[source] = found.name
     found.settings.source = source
 
 
@@ -120,10 +124,6 @@ def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
                 setting=key,
             )
     return settings(**values | {"decoder": name})
-
-
-def _name(decoder: Any) -> Any:
-    return _BY_SOURCE.get(decoder, decoder) if isinstance(decoder, str) else decoder
 
 
 def merge_decoder_settings(

@@ -105,6 +105,17 @@ def test_commands_of_a_person(
     assert "/reset " in err and "got '/quit'; allowed: /help" in err and err.count("Error: ") == 2
 
 
+def test_a_folder_that_cannot_be_written_costs_the_history_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    type_lines(monkeypatch, "one")
+    converse(Scripted(), None)
+    out, err = capsys.readouterr()
+    assert out == "You said one\n" and "no history of messages: " in err
+
+
 def test_ctrl_c_ends_the_answer_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cluster.openai.lopa_options import LopaOptions
-from lopa_ray.decoding.decoders import _BY_SOURCE, DECODERS, override_settings
+from lopa_ray.decoding.decoders import DECODERS, override_settings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
@@ -30,8 +30,8 @@ def in_examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
-    for name in (_BY_SOURCE.pop(source) for source in [*_BY_SOURCE]):
-        del DECODERS[name]
+    for name in [name for name, decoder in DECODERS.items() if decoder.settings.source]:
+        DECODERS.pop(name).settings.source = None
 
 
 def test_it_decodes_and_verified_lookahead_gives_its_tokens_in_fewer_steps() -> None:
