@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -43,13 +42,12 @@ from cluster.serving.protocol.backend import Backend
 from cluster.serving.protocol.messages import GroupHealth, ReplicaMetrics, WorkersOfGroup
 from lopa_ray.decisions.answers import DecisionResult, answer
 from lopa_ray.decisions.questions import orders_of
-from lopa_ray.engine.config import Config
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import PromptError, PromptTooLongError, RequestCancelledError, SettingsError
 from lopa_ray.text.tool_format import ToolCall
+from support.local_group import demo_group
 
 if TYPE_CHECKING:
-    from cluster.serving.replica.group_server import GroupServer
+    pass
 
 MODEL, OTHER_MODEL = "fake", "team/fake-2"
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -113,7 +111,7 @@ class FakeBackend:
         fake = getattr(self, call.__name__, None)
         if fake is not None:
             return await fake(model, *arguments)
-        return await getattr(_demo_group(model)[0], call.__name__)(*arguments)
+        return await getattr(demo_group(model)[0], call.__name__)(*arguments)
 
     ask_all = ask
 
@@ -270,18 +268,6 @@ class FakeBackend:
         await asyncio.sleep(max(self.step_s, 0.005 if self.hold or self.hold_before_accepting else 0.0))
         if request.owned_id in self.cancelled:
             raise RequestCancelledError(f"request {request.id} was cancelled")
-
-
-def local_group(config: Config, model: str = "served") -> tuple[GroupServer, LocalEngine]:
-    """The server of a group over an engine in this process, for calls that need no workers."""
-    from cluster.serving.replica.group_server import GroupServer  # imports ray, which other tests do not need
-
-    server = GroupServer(model, config.given())
-    engine = server._engine = LocalEngine.from_config(config)
-    return server, engine
-
-
-_demo_group = cache(partial(local_group, Config.load("demo")))  # by the model's name
 
 
 def _text(part: AnswerDelta) -> str:

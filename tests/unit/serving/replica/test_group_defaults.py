@@ -15,7 +15,7 @@ from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
-from support.fake_backend import local_group
+from support.local_group import local_group
 
 pytestmark = pytest.mark.medium
 

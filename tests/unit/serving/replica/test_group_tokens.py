@@ -9,7 +9,7 @@ import pytest
 from cluster.choices.messages import PromptToTokenize
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError
-from support.fake_backend import local_group
+from support.local_group import local_group
 
 TEXT = "Ben has 7 pens — «ünïcode» 🙂 <|im_end|>"
 
