@@ -239,4 +239,24 @@ NEMOTRON = Family(
     reads_yarn=True,
 )
 
-DENSE_FAMILIES = (DREAM, LLADA, SDAR, FAST_DLLM_V2, NEMOTRON)
+LLAMA = Family(
+    name="llama",
+    model_type="llama",
+    architecture="LlamaForCausalLM",
+    config_keys=QWEN_CONFIG_KEYS,
+    config_defaults={"tie_word_embeddings": False, "rope_theta": 10000.0},
+    supported_values={
+        "hidden_act": ("silu",),
+        "attention_bias": (False, None),
+        "mlp_bias": (False, None),
+        "partial_rotary_factor": (None, 1.0),
+    },
+    published_modules=QWEN_PUBLISHED_MODULES,
+    transformers_type="llama",
+    checked_against="transformers' Llama",
+    tiny_model="nemotron-tiny-3l",
+    shifted=True,
+)
+"""An autoregressive model with a mask token, for whose rows it has an adapter."""
+
+DENSE_FAMILIES = (DREAM, LLADA, SDAR, FAST_DLLM_V2, NEMOTRON, LLAMA)
