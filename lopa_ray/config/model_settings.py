@@ -28,8 +28,9 @@ class ModelSettings(StrictModel):
     """Folder or Hub name of a PEFT LoRA adapter, merged when loaded (D2F checkpoints are such adapters)."""
 
     draft_adapter: str | None = None
-    """Folder of a PEFT LoRA adapter of the output projections of attention, which drafts go through and nothing else
-    (decoder self_speculation); or Hub name of a repository that has one in its folder linear_spec_lora."""
+    """Folder of a PEFT LoRA adapter of linear layers, the same in every layer, which drafts go through and nothing else
+    (decoder self_speculation), with a vector for the mask token if it has one; or Hub name of a repository that has one
+    in its folder linear_spec_lora."""
 
     load_format: Literal["safetensors", "dummy"] = "safetensors"
     """dummy: random weights in the shape that config.json gives, for benchmarks without a download."""
