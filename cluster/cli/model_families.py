@@ -21,9 +21,9 @@ from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.transformers_models.families import TRANSFORMERS_FAMILIES
 
 _BEGIN = (
-    "To begin on a CPU: smollm2, which writes English and fetches 93 MB (docs/smollm2.md), and demo, the small model in "
-    "this package. On a GPU of 24 GB or more: Dream-org/Dream-v0-Instruct-7B with --config d2f-dream-7b. This project "
-    "has run smollm2 and demo; the others are checked against recorded decodes of small models with their code."
+    "To begin on a CPU: smollm2, which writes English and fetches 93 MB (docs/smollm2.md), and demo, the small model "
+    "in this package. On a GPU of 24 GB or more: Dream-org/Dream-v0-Instruct-7B with --config d2f-dream-7b. This "
+    "project has run smollm2 and demo; the others are checked against recorded decodes of small models with their code."
 )
 _LEGEND = (
     "Checkpoints on the Hugging Face Hub by family: weights in bfloat16, settings for --config (with --model NAME "

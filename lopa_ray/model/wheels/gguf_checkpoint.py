@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from gguf import GGUFReader
 from gguf.quants import dequantize
-from safetensors.torch import save_file
-from torch import Tensor
 
 from lopa_ray.model.wheels.gguf_tokenizer import save_tokenizer
 
@@ -44,7 +44,11 @@ _MODULES = {
     "output_norm": "model.norm",
     "output": "lm_head",
 }
-_HEADS = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
+_HEADS = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+
+WEIGHTS = "model.safetensors"
+
+Array: TypeAlias = npt.NDArray[np.float32]
 
 
 def convert_gguf(
@@ -53,23 +57,41 @@ def convert_gguf(
     """Write weights, configuration and tokenizer of `file` to `folder`. `on_progress`: see `WheelModel.make`."""
     reader = GGUFReader(file)
     fields = {name: field.contents() for name, field in reader.fields.items()}
-    config = _config(fields)
-    tensors: dict[str, Tensor] = {}
-    for done, stored in enumerate(reader.tensors, 1):
-        # A copy: the reader's array is a view of the file.
-        weight = torch.from_numpy(dequantize(stored.data, stored.tensor_type).copy())
-        module = stored.name.removesuffix(".weight").rpartition(".")[2]
-        if module in _HEADS:
-            weight = _halves_of_heads(weight, config[_HEADS[module]])
-        tensors[_published(stored.name)] = weight.bfloat16()
-        on_progress(done, len(reader.tensors))
-    config["tie_word_embeddings"] = "lm_head.weight" not in tensors
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    names = [_published(stored.name) for stored in reader.tensors]
+    config = _config(fields) | {"tie_word_embeddings": "lm_head.weight" not in names}
+    # GGUF has the dimensions in reverse.
+    shapes = {name: stored.shape[::-1].tolist() for name, stored in zip(names, reader.tensors, strict=True)}
+    with (folder / WEIGHTS).open("wb") as weights:
+        weights.write(_header(shapes))
+        for done, (name, stored) in enumerate(zip(names, reader.tensors, strict=True), 1):
+            weight = dequantize(stored.data, stored.tensor_type).reshape(shapes[name])
+            for module, heads in _HEADS.items():
+                if module in name:
+                    weight = _halves_of_heads(weight, config[heads])
+            weights.write(_bfloat16(weight).tobytes())
+            on_progress(done, len(names))
     tokens = {key: fields[f"tokenizer.ggml.{name}"] for key, name in _TOKENS.items()}
-    special = {"mask_token_id": mask_token_id}
-    _write(folder / "config.json", config | tokens | special)
+    _write(folder / "config.json", config | tokens | {"mask_token_id": mask_token_id})
     _write(folder / "generation_config.json", tokens)
     save_tokenizer(fields, folder)
+
+
+def _header(shapes: Mapping[str, Sequence[int]]) -> bytes:
+    """What a safetensors file of bfloat16 tensors begins with. Torch would write one, and takes seconds to import."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    stop = 0
+    for name, shape in shapes.items():
+        start, stop = stop, stop + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, stop]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _bfloat16(weight: Array) -> npt.NDArray[np.uint16]:
+    """The bits of the nearest numbers in bfloat16, of two that are equally near the even one."""
+    bits = weight.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2")
 
 
 def _config(fields: dict[str, Any]) -> dict[str, Any]:
@@ -89,12 +111,12 @@ def _published(name: str) -> str:
     return f"{layer}{_MODULES[module]}.{attribute}"
 
 
-def _halves_of_heads(weight: Tensor, heads: int) -> Tensor:
+def _halves_of_heads(weight: Array, heads: int) -> Array:
     """Rows [O, I] of `heads` heads, from GGUF's order, in which the rows that are rotated together are neighbours, to
     that of Hugging Face, where one is in each half of the head."""
     outputs, inputs = weight.shape
-    pairs = weight.view(heads, outputs // heads // 2, 2, inputs)
-    return pairs.transpose(1, 2).reshape(outputs, inputs)
+    pairs = weight.reshape(heads, outputs // heads // 2, 2, inputs)
+    return pairs.swapaxes(1, 2).reshape(outputs, inputs)
 
 
 def _write(file: Path, values: dict[str, Any]) -> None:

