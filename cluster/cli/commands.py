@@ -73,9 +73,8 @@ def generate(
 ) -> None:
     """Decode a prompt, or a file of prompts.
 
-    Without --config: the preset demo, or the one of --model smollm2, in this process. On Ray if --workers or
-    another option of the group, a --config with group.num_workers, RAY_ADDRESS or several accelerators ask
-    for it.
+    Without --config: the preset demo, in this process. On Ray if --workers or another option of the group, a --config
+    with group.num_workers, RAY_ADDRESS or several accelerators ask for it.
 
     A line of --input is an object with "prompt" (text or token ids), "messages" or "token_ids", and
     optionally "id", "settings" (decode settings for this line), "suffix" or "given_parts" (what is given of

@@ -106,7 +106,7 @@ def print_families(word: str | None, *, as_json: bool) -> None:
         families = [family for family in (_with_word(family, word.lower()) for family in families) if family]
         if not families:
             words = {part for row in known_families() for part in re.split(r"\W+", str(row).lower())}
-            near = get_close_matches(word.lower(), {*words, *WORDS}, n=1)
+            near = get_close_matches(word.lower(), words, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise SettingsError(
                 f"got {word!r}; {hint}allowed: a folder with a config.json, a name on the Hub as org/name, "

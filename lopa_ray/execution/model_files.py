@@ -42,8 +42,8 @@ def pin_model(config: ConfigT) -> ConfigT:
 
 @contextmanager
 def naming_what_was_meant(path: str) -> Iterator[None]:
-    """Raises the CheckpointError of its block, with the word or the published checkpoint whose name, with or
-    without its organization, is like `path`, unless there is such a folder."""
+    """Raises the CheckpointError of its block, with the published checkpoint whose name, with or without its
+    organization, is like `path`, unless there is such a folder."""
     try:
         yield
     except CheckpointError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import zipfile
 from pathlib import Path
 
@@ -133,8 +132,3 @@ def write_wheel(folder: Path, adapter: Path) -> WheelModel:
         adapter=adapter,
         preset="models/smollm2",
     )
-
-
-def config_of(folder: Path) -> dict[str, object]:
-    values: dict[str, object] = json.loads((folder / "config.json").read_text())
-    return values

