@@ -223,6 +223,18 @@ def test_config_prints_yaml_that_loads_again(tmp_path: Path) -> None:
     assert lopa("config", "--config", str(path)).stdout == result.stdout
 
 
+def test_a_model_that_has_a_preset_brings_it_where_no_other_is_named() -> None:
+    def decoder(*arguments: str) -> str:
+        values = yaml.safe_load(lopa("config", *arguments).stdout)
+        return f"{values['decode']['decoder']} {values['model']['dtype']} {values['model']['path']}"
+
+    named = ("--set", "model.path=smollm2")
+    assert decoder(*named) == "self_speculation bfloat16 smollm2"
+    assert decoder(*named, "--decoder", "nemotron") == "nemotron bfloat16 smollm2"
+    assert decoder(*named, "--config", "demo") == "lopa auto smollm2"
+    assert decoder() == decoder("--set", "model.path=demo") == "lopa auto demo"
+
+
 def test_version_and_help() -> None:
     assert lopa("--version").stdout.startswith("lopa ")
     assert "conformance" in lopa("--help").stdout
