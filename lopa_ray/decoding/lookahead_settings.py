@@ -40,6 +40,10 @@ class LookaheadSettings(BranchSettings):
     def is_verified(self) -> bool:
         return self.lookahead == "verified" and self.branch_limit > 1
 
+    @property
+    def weighs_costs(self) -> bool:
+        return super().weighs_costs and self.is_verified and self.acceptance == "exact"
+
     def of_one_branch(self) -> Self:
         return self.replace(num_branches=1, lookahead="lopa", acceptance="exact")
 

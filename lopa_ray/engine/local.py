@@ -14,6 +14,7 @@ from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import RequestCancelledError
+from lopa_ray.execution.cost_trial import forward_costs
 from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.runner import BranchRunner
@@ -124,6 +125,8 @@ class LocalEngine(Engine):
             while self._abandoned:
                 error = RequestCancelledError("the caller stopped listening")
                 self._scheduler.abort(self._abandoned.popleft(), error)
+            if self._scheduler.lacks_costs:
+                self._scheduler.set_costs(forward_costs(self.config, self.runner))
             plans = plan_step(self.num_workers)
         self._in_flight.extend(self.runner.launch(plan) for plan in plans)
 
