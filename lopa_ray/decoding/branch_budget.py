@@ -92,7 +92,9 @@ class AutoBudget:
             self.num_branches = min(self._max_branches, max(2, self.num_branches - 1))
 
 
-ASSUMED_COST = 0.1  # of a further branch, in steps of one branch: where costs are not known, or tokens depend on them
+ASSUMED_COST = (
+    0.1  # of a further branch, in steps of one branch: where costs are not known, or tokens depend on them
+)
 
 
 class CostBudget:

@@ -90,10 +90,10 @@ class RequestSession(ABC):
         return self.finish_reason is not None
 
     def plan(self, num_branches: int | None = None, load: StepLoad | None = None) -> Plan:
-        """The current step's plan, of at most `num_branches` branches, in a step with this load. Until `advance` has taken its reports the plan
-        stays the same, so a step that was lost with a worker can be run once more. Raises StepLimitError when more
-        steps were used than any correct run can use (the published decoders loop for ever when the model keeps
-        predicting the mask token), and ProtocolError when the request is finished."""
+        """The current step's plan, of at most `num_branches` branches, in a step with this load. Until `advance` has
+        taken its reports the plan stays the same, so a step that was lost with a worker can be run once more. Raises
+        StepLimitError when more steps were used than any correct run can use (the published decoders loop for ever when
+        the model keeps predicting the mask token), and ProtocolError when the request is finished."""
         if self.finished:
             raise ProtocolError("this request is finished; there is nothing left to plan")
         if self._pending_plan is None:

@@ -101,6 +101,8 @@ class LocalEngine(Engine):
         """Launch the steps that may be in flight, and process the reports of the oldest. If a step fails, the next
         calls run it again, each of its requests alone; a request that fails alone ends."""
         scheduler = self._scheduler
+        if scheduler.lacks_costs and not self._in_flight:
+            scheduler.set_costs(forward_costs(self.config, self.runner))
         try:
             if not self._in_flight:
                 self._launch(scheduler.plan)
@@ -125,8 +127,6 @@ class LocalEngine(Engine):
             while self._abandoned:
                 error = RequestCancelledError("the caller stopped listening")
                 self._scheduler.abort(self._abandoned.popleft(), error)
-            if self._scheduler.lacks_costs:
-                self._scheduler.set_costs(forward_costs(self.config, self.runner))
             plans = plan_step(self.num_workers)
         self._in_flight.extend(self.runner.launch(plan) for plan in plans)
 

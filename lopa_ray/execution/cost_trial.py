@@ -41,7 +41,9 @@ def forward_costs(config: ExecutionConfig, runner: BranchRunner) -> ForwardCosts
         return measure_costs(runner)
     path = _file(_key(config))
     with suppress(OSError, ValueError, SettingsError):
-        return ForwardCosts.of(config.group.replace(forward_costs=json.loads(path.read_text())).forward_costs or {})
+        return ForwardCosts.of(
+            config.group.replace(forward_costs=json.loads(path.read_text())).forward_costs or {}
+        )
     costs = measure_costs(runner)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,9 +58,7 @@ def measure_costs(runner: BranchRunner) -> ForwardCosts:
     time."""
     span = max(rows for _, rows in LANES.values())
     start = max(0, min(PREFIX, runner.cache.capacity - span))
-    trial = BranchRunner(
-        runner.model, max_num_seqs=1, max_model_len=start + span, attention=runner.attention
-    )
+    trial = BranchRunner(runner.model, max_num_seqs=1, max_model_len=start + span, attention=runner.attention)
     alone = runner.device.type == "cpu" and torch.get_num_threads() == 1 and runner.model.tp_group.size == 1
     clock = time.thread_time if alone else time.perf_counter
     best = dict.fromkeys(LANES, float("inf"))
