@@ -63,8 +63,9 @@ def test_a_trial_leaves_the_slots_as_they_are() -> None:
         expected = engine.generate(PROMPTS[0], AUTO.of_one_branch()).token_ids
         session = engine.create_session(PROMPTS[0], AUTO.of_one_branch())
         for event in engine.events([session]):
+            canvas = list(event.outcome.canvas)
             cost_trial.measure_costs(engine.runner)
-        assert list(event.outcome.canvas)[: len(expected)] == expected
+        assert canvas[: len(expected)] == expected
 
 
 def test_a_table_makes_steps_reproducible_and_changes_no_token(measured) -> None:
