@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from lopa_ray.decoding.branch_budget import CostBudget
+
 Alternatives = Sequence[tuple[int, float]]
 """The tokens that a position may get and their probabilities, the draft first."""
 
@@ -69,14 +71,14 @@ class _Path:
     chosen: list[int] = field(default_factory=list)  # lengths of the guesses that are chosen, ascending
 
 
-def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain: float = 0.0) -> list[Guess]:
-    """At most `most` guesses, the first in any case, others if they gain more than `min_gain` tokens. `age`: tokens
-    that were taken since the drafts were made, 1 at least."""
+def choose_guesses(drafts: Sequence[Alternatives], age: int, budget: CostBudget) -> list[Guess]:
+    """As many guesses as the budget takes, one at least; they gain tokens. `age`: tokens that were taken since the
+    drafts were made, 1 at least."""
     main = _Path(len(drafts), -1, 1.0)
     probable = list(accumulate((min(d[0][1], CERTAIN) for d in drafts), lambda p, q: p * q, initial=1.0))
     sums = list(accumulate(probable[1:], initial=0.0))
     paths = [main]
-    if most > 1:
+    if budget.most > 1:
         paths += [
             _Path(at, token, probability / max(of_draft, 1e-6))
             for at, ((_, of_draft), *others) in enumerate(drafts)
@@ -123,14 +125,14 @@ def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain
             heap.append((-first_gain, index, length))
     heapq.heapify(heap)
     guesses: list[Guess] = []
-    while heap and len(guesses) < most:
+    while heap and len(guesses) < budget.most:
         _, index, length = heapq.heappop(heap)
         path = paths[index]
         now = gain(path, length)
         if heap and -heap[0][0] > now + 1e-9:
             heapq.heappush(heap, (-now, index, length))
             continue
-        if guesses and now <= min_gain:
+        if guesses and not budget.wants(now):
             break
         if path is not main and not path.chosen:
             branched.append(path)
@@ -139,4 +141,5 @@ def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain
         if path is not main:
             tokens[path.at] = path.token
         guesses.append(tuple(tokens))
-    return guesses
+        budget.take(now)
+    return guesses[: budget.num_branches]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lopa_ray.decoding.branch_budget import CostBudget
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, reweigh
 from lopa_ray.decoding.session import DecodeSession
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 
 ALTERNATIVES = 3  # tokens per position that a guess may have
-MIN_GAIN = 0.3  # with `num_branches` auto: tokens that a guess must gain: about a twentieth of a step's
 
 
 class JointSpeculationSession(DecodeSession):
@@ -86,8 +86,9 @@ class JointSpeculationSession(DecodeSession):
         age = end - self._base
         most_tokens = max(0, min(self.max_len - 1 - end, self.settings.block_size - 2))
         drafts = reweigh(self._drafts[age - 1 :][:most_tokens], self._ids[-1], age)
-        min_gain = MIN_GAIN if self.settings.num_branches == "auto" else 0.0
-        return choose_guesses(drafts, age, most, min_gain)
+        # A branch has the last token, a guess, and the masks after it. A step decides a token without a guess.
+        rows = self.settings.block_size + len(drafts) // 2
+        return choose_guesses(drafts, age, CostBudget.of(self.settings, self.load, most, rows, gain=1.0))
 
     def _branch(self, start: int, guess: Guess) -> Branch:
         end = len(self._ids)
