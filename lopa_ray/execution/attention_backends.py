@@ -14,6 +14,7 @@ from lopa_ray.execution.attention_trial import SMALL_STEP, AttentionTrial, branc
 from lopa_ray.execution.canvas_attention import default_attention
 from lopa_ray.execution.device import Device
 from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
+from lopa_ray.execution.masked_attention import MaskedAttention
 from lopa_ray.kernels.operators import triton_failure
 from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.transformers_models.model_config import CanvasConfig
@@ -27,7 +28,7 @@ _log = logging.getLogger("lopa.attention")
 
 
 BACKENDS: dict[str, tuple[AttentionBackend, ...]] = {
-    "sdpa": (SDPA_ATTENTION,),
+    "sdpa": (MaskedAttention(), SDPA_ATTENTION),
     "triton": (PackedAttention(needs_triton=True),),
     "flash_attn": tuple(FlashAttention(version) for version in VERSIONS),
     "npu": (LaneAttention(npu.attention),),
