@@ -66,18 +66,15 @@ class MaskedAttention:
         long = [lane for lane in lanes if lane.num_rows > MAX_ROWS]
         self.lanes.clear(cache, [lane for lane, _, _ in long])
         calls = [
-            MaskedCall.of(cache, packing, part)
-            for part in parts([lane for lane in lanes if lane not in long])
+            masked_call(cache, packing, part) for part in parts([lane for lane in lanes if lane not in long])
         ]
-        whole = slice(0, packing.rows_bucket)
+        if len(calls) == 1 and calls[0].rows == slice(0, packing.rows_bucket):
+            return calls[0]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            if len(calls) == 1 and calls[0].rows == whole:
-                return calls[0](cache, layer, q, k, v)
             mixed = torch.zeros_like(q)
             for call in calls:
-                rows = call.rows
-                mixed[rows] = call(cache, layer, q[rows], k[rows], v[rows])
+                mixed[call.rows] = call(layer, q[call.rows], k[call.rows], v[call.rows])
             for lane, rows, _ in long:
                 mixed[rows] = torch.cat(self.lanes.attend_lane(cache, lane, layer, q[rows], k[rows], v[rows]))
             return mixed
@@ -87,59 +84,71 @@ class MaskedAttention:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskedCall:
-    """One call, for one lane in each of B slots, or for several lanes of one slot: B x T of the packed rows."""
+    """A call per layer for one lane in each of B slots, or for several lanes of one slot: B x T of the packed rows."""
 
-    slots: slice
     rows: slice | Tensor
-    length: int
-    """How many positions of the slots are read."""
-    mask: Tensor
-    """0 for what a row sees, -inf for the rest, in the cache's dtype: [B, T, length], or, with fresh keys behind those
-    of the slot, [B, T, length + T]."""
-    written: tuple[Tensor, Tensor] | None
-    """int64 [B x T] each: the slot and the position where the keys of each row are written; None: keys are fresh."""
+    keys: tuple[Tensor, ...]
+    """Per layer [B, K, L, E]: what the rows see in the slots."""
+    values: tuple[Tensor, ...]
+    mask: Tensor | None
+    """What is added to scores, 0 or -inf, [B, 1, H / K x T, keys] in the cache's dtype; None: rows see all keys."""
+    written: _Written | None
+    """Where the rows' own keys are written; None: they follow what is seen in the slot."""
 
-    @classmethod
-    def of(cls, cache: KVCache, packing: Packing, lanes: Sequence[PackedLane]) -> MaskedCall:
-        """The call of lanes that `parts` has put together. Slots get zeros where it reads and nothing is committed."""
-        rows = np.concatenate([np.arange(lane.rows.start, lane.rows.stop) for lane in lanes])
-        positions, stops = packing.columns.positions[rows], packing.columns.stops[rows, None]
-        first, counts = lanes[0].lane, [lane.num_rows for lane in lanes]
-        slots = slice(first.slot, lanes[-1].lane.slot + 1)
-        written = None
-        if len(lanes) > slots.stop - slots.start:
-            lane_of_row = np.repeat(np.arange(len(lanes)), counts)
-            own_stops = np.array([lane.lane.stop for lane in lanes])[lane_of_row, None]
-            length = max(lane.reach if lane.reach > lane.lane.stop else first.start for lane in lanes)
-            cached = np.arange(length)
-            sees_cached = (cached < stops) & ((cached < first.start) | (cached >= own_stops))
-            sees_fresh = (lane_of_row == lane_of_row[:, None]) & (positions < stops)
-            sees = np.concatenate((sees_cached, sees_fresh), axis=1)[None]
-            cache.clear_scratch(first.slot, range(first.start, length))
-        else:
-            length = max(lane.reach for lane in lanes)
-            sees = (np.arange(length) < stops).reshape(len(lanes), -1, length)
-            slot_of_row = np.repeat(np.arange(slots.start, slots.stop), counts)
-            written = torch.from_numpy(slot_of_row), torch.from_numpy(positions)
-            for lane in lanes:
-                cache.clear_scratch(lane.lane.slot, range(lane.lane.stop, length))
-        mask = torch.zeros(sees.shape, dtype=cache.data.dtype).masked_fill_(
-            torch.from_numpy(~sees), -torch.inf
-        )
-        are_together = rows[-1] - rows[0] + 1 == len(rows) and bool((np.diff(rows) > 0).all())
-        where = slice(int(rows[0]), int(rows[-1]) + 1) if are_together else torch.from_numpy(rows)
-        return cls(slots, where, length, mask, written)
-
-    def __call__(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q [B x T, H, E], k and v [B x T, K, E] of the call's rows in a layer → [B x T, H, E], in the cache's dtype."""
-        of_layer = cache.data[:, layer]
+        keys, values = self.keys[layer], self.values[layer]
         if self.written is not None:
-            of_layer.permute(0, 3, 1, 2, 4)[self.written] = torch.stack((k, v), 1)
-        keys, values = of_layer[self.slots, :, :, : self.length].unbind(1)
-        if self.written is None:
+            self.written.keys[layer][self.written.at] = k
+            self.written.values[layer][self.written.at] = v
+        else:
             keys = torch.cat((keys, k.transpose(0, 1)[None]), 2)
             values = torch.cat((values, v.transpose(0, 1)[None]), 2)
         return batched_sdpa(q.unflatten(0, (len(keys), -1)), keys, values, mask=self.mask).flatten(0, 1)
+
+
+class _Written(NamedTuple):
+    keys: tuple[Tensor, ...]  # per layer [B, C, K, E]
+    values: tuple[Tensor, ...]
+    at: tuple[int | Tensor, slice | Tensor]  # the slot among the B, and the position, of each row
+
+
+def masked_call(cache: KVCache, packing: Packing, lanes: Sequence[PackedLane]) -> MaskedCall:
+    """The call of lanes that `parts` has put together. Slots get zeros where it reads and nothing is committed."""
+    rows = np.concatenate([np.arange(lane.rows.start, lane.rows.stop) for lane in lanes])
+    positions, stops = packing.columns.positions[rows], packing.columns.stops[rows, None]
+    first, counts = lanes[0].lane, [lane.num_rows for lane in lanes]
+    lane_of_row = np.repeat(np.arange(len(lanes)), counts)
+    slots = cache.data[first.slot : lanes[-1].lane.slot + 1]
+    written = None
+    if len(lanes) > len(slots):
+        own_stops = np.array([lane.lane.stop for lane in lanes])[lane_of_row, None]
+        length = max(lane.reach if lane.reach > lane.lane.stop else first.start for lane in lanes)
+        cached = np.arange(length)
+        sees_cached = (cached < stops) & ((cached < first.start) | (cached >= own_stops))
+        sees_fresh = (lane_of_row == lane_of_row[:, None]) & (positions < stops)
+        sees = np.concatenate((sees_cached, sees_fresh), axis=1)[None]
+        cache.clear_scratch(first.slot, range(first.start, length))
+    else:
+        length = max(lane.reach for lane in lanes)
+        sees = (np.arange(length) < stops).reshape(len(lanes), -1, length)
+        at = torch.from_numpy(lane_of_row), torch.from_numpy(positions)
+        if len(lanes) == 1:
+            at = 0, slice(first.start, first.stop)
+        by_position = slots.transpose(3, 4)
+        written = _Written(*(by_position[:, :, of].unbind(1) for of in (0, 1)), at)
+        for lane in lanes:
+            cache.clear_scratch(lane.lane.slot, range(lane.lane.stop, length))
+    mask = None
+    if not sees.all():
+        mask = torch.zeros(sees.shape, dtype=cache.data.dtype).masked_fill_(
+            torch.from_numpy(~sees), -torch.inf
+        )
+        mask = mask.repeat(1, packing.options.heads_per_kv_head, 1)[:, None]
+    are_together = rows[-1] - rows[0] + 1 == len(rows) and bool((np.diff(rows) > 0).all())
+    where = slice(int(rows[0]), int(rows[-1]) + 1) if are_together else torch.from_numpy(rows)
+    keys, values = (slots[:, :, of, :, :length].unbind(1) for of in (0, 1))
+    return MaskedCall(where, keys, values, mask, written)
 
 
 def parts(lanes: Sequence[PackedLane]) -> list[list[PackedLane]]:

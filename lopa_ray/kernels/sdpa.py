@@ -17,22 +17,22 @@ def sdpa(
     """Attention of q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one floating dtype. `scale` is E **
     -0.5 if it is None. `mask` [T, L] is bool and says which keys each row sees, or is added to the scores, in their
     dtype; None: all."""
-    of_batch = None if mask is None else mask[None]
-    return batched_sdpa(q[None], keys[None], values[None], scale=scale, mask=of_batch)[0]
+    of_heads = None if mask is None else mask.repeat(q.shape[1] // keys.shape[0], 1)
+    return batched_sdpa(q[None], keys[None], values[None], scale=scale, mask=of_heads)[0]
 
 
 def batched_sdpa(
     q: Tensor, keys: Tensor, values: Tensor, *, scale: float | None = None, mask: Tensor | None = None
 ) -> Tensor:
-    """`sdpa` of B batches: q [B, T, H, E], keys and values [B, K, L, E], and `mask` [B, T, L] → [B, T, H, E]."""
+    """`sdpa` of B batches: q [B, T, H, E], keys and values [B, K, L, E] → [B, T, H, E]. `mask` is [H / K x T, L] for all
+    or [B, 1, H / K x T, L], with the rows of the query heads of a KV head one after the other."""
     batch, rows, heads, dim = q.shape
     groups = keys.shape[1]
     # The query heads of a KV head are further rows of that head, so no keys are repeated. Queries get memory of their
     # own, because the rounding of CPU kernels depends on alignment.
     stacked = q.view(batch, rows, groups, -1, dim).permute(0, 2, 3, 1, 4)
     stacked = stacked.clone(memory_format=torch.contiguous_format).view(batch, groups, -1, dim)
-    of_heads = None if mask is None else mask.repeat(1, heads // groups, 1)[:, None]
-    mixed = F.scaled_dot_product_attention(stacked, keys, values, attn_mask=of_heads, scale=scale)
+    mixed = F.scaled_dot_product_attention(stacked, keys, values, attn_mask=mask, scale=scale)
     mixed = mixed.view(batch, groups, heads // groups, rows, dim).permute(0, 3, 1, 2, 4)
     return mixed.reshape(batch, rows, heads, dim)
 
