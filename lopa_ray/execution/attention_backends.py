@@ -16,6 +16,7 @@ from lopa_ray.execution.device import Device
 from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
 from lopa_ray.execution.masked_attention import MaskedAttention
 from lopa_ray.kernels.operators import triton_failure
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.transformers_models.model_config import CanvasConfig
 
@@ -34,7 +35,8 @@ BACKENDS: dict[str, tuple[AttentionBackend, ...]] = {
     "npu": (LaneAttention(npu.attention),),
     "reference": (PackedAttention(),),
 }
-"""Value of `model.attention` → backends, of which the first that works is used."""
+"""Value of `model.attention` → backends, of which the first that works is used. `MaskedAttention` is not used where the
+bits of a row must not depend on other lanes: in float32, and with `model.batch_invariant`."""
 
 
 def select_backend(
@@ -98,7 +100,10 @@ def _first_that_works(
     if name not in device.attention_backends:
         return f"{name} is not for {device.name}"
     reasons = []
+    is_exact = dtype == torch.float32 or (isinstance(config, NativeConfig) and config.batch_invariant)
     for backend in BACKENDS[name]:
+        if is_exact and isinstance(backend, MaskedAttention):
+            continue
         try:
             trial = AttentionTrial(
                 backend, config, dtype, torch.device(device.torch_name), SMALL_STEP, capacity

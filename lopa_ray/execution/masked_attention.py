@@ -1,4 +1,4 @@
-"""Attention of many lanes in few calls, with masks: for a CPU in half precision, where bits may depend on the batch.
+"""Attention of many lanes in few calls, with masks: for CPUs, where the bits of a row may depend on other lanes.
 
 Shape suffixes: R packed rows, B slots of a call, T rows of each slot, H query heads, K KV heads, L keys, E head dim, C
 positions of a slot.
@@ -19,7 +19,7 @@ from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.step_columns import StepColumns
-from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
+from lopa_ray.kernels.padding import few_rows
 from lopa_ray.kernels.sdpa import batched_sdpa
 from lopa_ray.model.transformer import AttentionFn
 
@@ -28,11 +28,6 @@ MAX_ROWS = 127
 
 MAX_PADDING = 256
 """Positions by which the keys of the slots of one call may differ at most."""
-
-
-def few_rows(rows: int) -> int:
-    """The padded number of rows of a step: oneDNN prepares each number of rows anew, so there are few."""
-    return min(1 << (rows - 1).bit_length(), ROW_MULTIPLE) if rows <= ROW_MULTIPLE else padded_rows(rows)
 
 
 class PackedLane(NamedTuple):
@@ -55,8 +50,8 @@ class MaskedAttention:
     bucket: Callable[[int], int] = few_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        if not cache.data.is_cpu or cache.data.dtype == torch.float32:
-            raise RuntimeError("calls with masks are for CPUs in half precision")
+        if not cache.data.is_cpu:
+            raise RuntimeError("masks are made on the CPU")
         ends, stops = packing.first_rows[1:], packing.columns.stops
         lanes = [
             PackedLane(lane, slice(first, end), int(stops[first:end].max()))
@@ -65,9 +60,8 @@ class MaskedAttention:
         ]
         long = [lane for lane in lanes if lane.num_rows > MAX_ROWS]
         self.lanes.clear(cache, [lane for lane, _, _ in long])
-        calls = [
-            masked_call(cache, packing, part) for part in parts([lane for lane in lanes if lane not in long])
-        ]
+        short = parts([lane for lane in lanes if lane.num_rows <= MAX_ROWS])
+        calls = [masked_call(cache, packing, part) for part in short]
         if len(calls) == 1 and calls[0].rows == slice(0, packing.rows_bucket):
             return calls[0]
 
@@ -96,7 +90,8 @@ class MaskedCall:
     """Where the rows' own keys are written; None: they follow what is seen in the slot."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [B x T, H, E], k and v [B x T, K, E] of the call's rows in a layer → [B x T, H, E], in the cache's dtype."""
+        """The attention of the call's rows in a layer: q [B x T, H, E], k and v [B x T, K, E] → [B x T, H, E], in the
+        cache's dtype."""
         keys, values = self.keys[layer], self.values[layer]
         if self.written is not None:
             self.written.keys[layer][self.written.at] = k
@@ -107,10 +102,13 @@ class MaskedCall:
         return batched_sdpa(q.unflatten(0, (len(keys), -1)), keys, values, mask=self.mask).flatten(0, 1)
 
 
+_Places = tuple[Tensor, Tensor] | tuple[int, slice]  # the slot among the B, and the position, of each row
+
+
 class _Written(NamedTuple):
     keys: tuple[Tensor, ...]  # per layer [B, C, K, E]
     values: tuple[Tensor, ...]
-    at: tuple[int | Tensor, slice | Tensor]  # the slot among the B, and the position, of each row
+    at: _Places
 
 
 def masked_call(cache: KVCache, packing: Packing, lanes: Sequence[PackedLane]) -> MaskedCall:
@@ -132,8 +130,8 @@ def masked_call(cache: KVCache, packing: Packing, lanes: Sequence[PackedLane]) -
     else:
         length = max(lane.reach for lane in lanes)
         sees = (np.arange(length) < stops).reshape(len(lanes), -1, length)
-        at = torch.from_numpy(lane_of_row), torch.from_numpy(positions)
-        if len(lanes) == 1:
+        at: _Places = torch.from_numpy(lane_of_row), torch.from_numpy(positions)
+        if len(lanes) == 1:  # a copy takes less time than an index
             at = 0, slice(first.start, first.stop)
         by_position = slots.transpose(3, 4)
         written = _Written(*(by_position[:, :, of].unbind(1) for of in (0, 1)), at)
@@ -141,9 +139,8 @@ def masked_call(cache: KVCache, packing: Packing, lanes: Sequence[PackedLane]) -
             cache.clear_scratch(lane.lane.slot, range(lane.lane.stop, length))
     mask = None
     if not sees.all():
-        mask = torch.zeros(sees.shape, dtype=cache.data.dtype).masked_fill_(
-            torch.from_numpy(~sees), -torch.inf
-        )
+        mask = torch.zeros(sees.shape, dtype=cache.data.dtype)
+        mask.masked_fill_(torch.from_numpy(~sees), -torch.inf)
         mask = mask.repeat(1, packing.options.heads_per_kv_head, 1)[:, None]
     are_together = rows[-1] - rows[0] + 1 == len(rows) and bool((np.diff(rows) > 0).all())
     where = slice(int(rows[0]), int(rows[-1]) + 1) if are_together else torch.from_numpy(rows)
