@@ -3,7 +3,7 @@
 Contract:
 - `committed[slot]` lists the spans whose K/V all later forwards may read. Only commits (`write_payload`,
   `write_staged`) add spans, and only `retain` and `reset` remove them.
-- Rows that are not committed are scratch memory, where `LaneAttention` writes a lane's K/V (`layer_views`).
+- Rows that are not committed are scratch memory, where `LaneAttention` and `MaskedAttention` write a lane's K/V.
 - A commit is applied once per request and step, however often a step is repeated.
 - Cached K/V depend on the content of the window when they were computed. They cannot be recomputed from the decided
   tokens alone.

@@ -30,10 +30,10 @@ def rotate_qkv(
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     size = cos.shape[-1]
-    turned, rest = x[..., :size], x[..., size:]
-    low, high = turned.chunk(2, dim=-1)
-    turned = turned * cos + torch.cat((-high, low), dim=-1) * sin
-    return turned if size == x.shape[-1] else torch.cat((turned, rest), dim=-1)
+    if size < x.shape[-1]:
+        return torch.cat((_rotate(x[..., :size], cos, sin), x[..., size:]), dim=-1)
+    low, high = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
 
 
 @operator(
