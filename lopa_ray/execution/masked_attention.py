@@ -52,7 +52,7 @@ class MaskedAttention:
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
         if not cache.data.is_cpu:
             raise RuntimeError("masks are made on the CPU")
-        ends, stops = packing.first_rows[1:], packing.columns.stops
+        ends, stops = packing.first_rows[1:], columns.stops.numpy()
         lanes = [
             PackedLane(lane, slice(first, end), int(stops[first:end].max()))
             for lane, first, end in zip(packing.lanes, packing.first_rows, ends, strict=False)
@@ -61,7 +61,7 @@ class MaskedAttention:
         long = [lane for lane in lanes if lane.num_rows > MAX_ROWS]
         self.lanes.clear(cache, [lane for lane, _, _ in long])
         short = parts([lane for lane in lanes if lane.num_rows <= MAX_ROWS])
-        calls = [masked_call(cache, packing, part) for part in short]
+        calls = [masked_call(cache, columns, part, packing.options.heads_per_kv_head) for part in short]
         if len(calls) == 1 and calls[0].rows == slice(0, packing.rows_bucket):
             return calls[0]
 
@@ -111,10 +111,12 @@ class _Written(NamedTuple):
     at: _Places
 
 
-def masked_call(cache: KVCache, packing: Packing, lanes: Sequence[PackedLane]) -> MaskedCall:
+def masked_call(
+    cache: KVCache, columns: StepColumns[Tensor], lanes: Sequence[PackedLane], heads_per_kv_head: int
+) -> MaskedCall:
     """The call of lanes that `parts` has put together. Slots get zeros where it reads and nothing is committed."""
     rows = np.concatenate([np.arange(lane.rows.start, lane.rows.stop) for lane in lanes])
-    positions, stops = packing.columns.positions[rows], packing.columns.stops[rows, None]
+    positions, stops = columns.positions.numpy()[rows], columns.stops.numpy()[rows, None]
     first, counts = lanes[0].lane, [lane.num_rows for lane in lanes]
     lane_of_row = np.repeat(np.arange(len(lanes)), counts)
     slots = cache.data[first.slot : lanes[-1].lane.slot + 1]
@@ -134,14 +136,14 @@ def masked_call(cache: KVCache, packing: Packing, lanes: Sequence[PackedLane]) -
         if len(lanes) == 1:  # a copy takes less time than an index
             at = 0, slice(first.start, first.stop)
         by_position = slots.transpose(3, 4)
-        written = _Written(*(by_position[:, :, of].unbind(1) for of in (0, 1)), at)
+        written = _Written(by_position[:, :, 0].unbind(1), by_position[:, :, 1].unbind(1), at)
         for lane in lanes:
             cache.clear_scratch(lane.lane.slot, range(lane.lane.stop, length))
     mask = None
     if not sees.all():
         mask = torch.zeros(sees.shape, dtype=cache.data.dtype)
         mask.masked_fill_(torch.from_numpy(~sees), -torch.inf)
-        mask = mask.repeat(1, packing.options.heads_per_kv_head, 1)[:, None]
+        mask = mask.repeat(1, heads_per_kv_head, 1)[:, None]
     are_together = rows[-1] - rows[0] + 1 == len(rows) and bool((np.diff(rows) > 0).all())
     where = slice(int(rows[0]), int(rows[-1]) + 1) if are_together else torch.from_numpy(rows)
     keys, values = (slots[:, :, of, :, :length].unbind(1) for of in (0, 1))
