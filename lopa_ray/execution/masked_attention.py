@@ -114,7 +114,8 @@ class _Written(NamedTuple):
 def masked_call(
     cache: KVCache, columns: StepColumns[Tensor], lanes: Sequence[PackedLane], heads_per_kv_head: int
 ) -> MaskedCall:
-    """The call of lanes that `parts` has put together. Slots get zeros where it reads and nothing is committed."""
+    """The call of lanes that `parts` has put together. Slots get zeros where it reads and nothing is committed. Columns
+    are on the CPU: int64 [R]."""
     rows = np.concatenate([np.arange(lane.rows.start, lane.rows.stop) for lane in lanes])
     positions, stops = columns.positions.numpy()[rows], columns.stops.numpy()[rows, None]
     first, counts = lanes[0].lane, [lane.num_rows for lane in lanes]

@@ -58,6 +58,7 @@ class RowKinds(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Tensor) -> RowKinds:
+        """`numbers` fp64 [N, 3 or more]: see `row_scores`."""
         temperatures, rankings, halves = numbers[:, :3].unbind(1)
         margin, neg_entropy = ((rankings == RANKINGS.index(name)).any() for name in ("margin", "neg_entropy"))
         return cls(*map(bool, ((halves > 0).any(), (temperatures != 1).any(), margin, neg_entropy)))
