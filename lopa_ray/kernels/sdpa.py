@@ -24,8 +24,8 @@ def sdpa(
 def batched_sdpa(
     q: Tensor, keys: Tensor, values: Tensor, *, scale: float | None = None, mask: Tensor | None = None
 ) -> Tensor:
-    """`sdpa` of a batch: q [B, T, H, E], keys and values [B, K, L, E] → [B, T, H, E], of the same dtypes. `mask` [H / K x
-    T, L], or [B, 1, H / K x T, L], has the rows of the query heads of a KV head one after the other."""
+    """`sdpa` of a batch, all of one floating dtype: q [B, T, H, E], keys and values [B, K, L, E] → [B, T, H, E]. `mask`
+    [H / K x T, L], or [B, 1, H / K x T, L], has the rows of the query heads of a KV head one after the other."""
     batch, rows, heads, dim = q.shape
     groups = keys.shape[1]
     # The query heads of a KV head are further rows of that head, so no keys are repeated. Queries get memory of their
