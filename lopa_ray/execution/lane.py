@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from lopa_ray.protocol.plan import Branch, Fill, ScheduledRequest, Segment, Spans
 from lopa_ray.protocol.plan_inputs import EncoderInputs, SoftInputs
+from lopa_ray.protocol.scoring import ChooseTokens, StateBefore
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +30,17 @@ class Lane:
     """The index of the branch. -1: the lane only stages K/V."""
     causal_stop: int = 0
     draft_adapter: bool = False
+    ids_before: npt.NDArray[np.int64] | None = None
+    """Inputs of the lane of the state before (see `StateBefore`), int64 [rows]; None: there is none."""
+
+    @property
+    def input_ids(self) -> npt.NDArray[np.int64]:
+        """Token ids with the tokens of the fill set, int64 [rows]."""
+        ids = self.canvas.copy()
+        for position, token in self.fills:
+            if position >= self.start:
+                ids[position - self.start] = token
+        return ids
 
     @property
     def stop(self) -> int:
@@ -83,7 +95,7 @@ class Lane:
 
 def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
     """The lanes of a request's branches on this worker. If all branches stage the same K/V, only the first lane does,
-    and where there is none, a lane of the staged spans."""
+    and where there is none, a lane of the staged spans. States before that are no branch here have lanes as well."""
     plan = scheduled.plan
     branches = [(index, plan.branches[index]) for index in scheduled.branch_indices]
     if plan.stage_shared:
@@ -99,4 +111,20 @@ def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
         ids = canvas[: segments[-1][0] - scheduled.start] if segments else canvas[:0]
         where, how = (scheduled.slot, scheduled.start), (branch.causal_stop, plan.draft_adapter)
         lanes.append(Lane(*where, ids, segments, branch.fills, branch.to_stage, scheduled, index, *how))
-    return lanes
+    return _with_states_before(lanes)
+
+
+def _with_states_before(lanes: list[Lane]) -> list[Lane]:
+    states: dict[bytes, Lane] = {}
+    for at, lane in enumerate(lanes):
+        scoring = None if lane.branch is None else lane.branch.scoring
+        memory = scoring.memory if isinstance(scoring, ChooseTokens) else None
+        if isinstance(memory, StateBefore) and memory.inputs is not None:
+            ids = lane.input_ids
+            for position, token in memory.inputs:
+                ids[position - lane.start] = token
+            lanes[at] = replace(lane, ids_before=ids)
+            states[ids.tobytes()] = Lane(lane.slot, lane.start, ids, lane.segments)
+    for lane in lanes if states else ():
+        states.pop(lane.input_ids.tobytes(), None)
+    return [*lanes, *states.values()]

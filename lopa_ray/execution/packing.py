@@ -14,6 +14,7 @@ from torch import Tensor
 from lopa_ray.errors import CapacityError
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.rows_to_score import RowsToScore
+from lopa_ray.execution.rule_memory import lanes_of_states_before
 from lopa_ray.execution.self_conditioning import signal_rows, stage_signals
 from lopa_ray.execution.staging import StagedCommit, fresh_positions
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
@@ -73,11 +74,7 @@ class Packing:
         """The first row of each lane, then the end of the last lane."""
         self.num_rows = self.first_rows[-1]
         self.longest_lane = max((len(lane.canvas) for lane in lanes), default=0)
-        ids = np.concatenate([NOTHING, *(lane.canvas for lane in lanes)])
-        for lane, first in zip(lanes, self.first_rows, strict=False):
-            for position, token in lane.fills:
-                if position >= lane.start:
-                    ids[first + position - lane.start] = token
+        ids = np.concatenate([NOTHING, *(lane.input_ids if lane.fills else lane.canvas for lane in lanes)])
         slot, start, first, rows, scored_from, scored_to, scores_decided, causal_stop = self._table.T
         lane_of_row = np.repeat(np.arange(len(table)), rows[:-1])
         positions = np.arange(self.num_rows) + (start - first)[lane_of_row]
@@ -97,6 +94,11 @@ class Packing:
         deciding = scored_rows - np.where(is_causal, 1, options.vocabulary.shifted)
         boundary = self.rows_bucket + slot[scoring_lanes]
         deciding = np.where(deciding >= first[scoring_lanes], deciding, boundary)
+        rows_before, lanes_before = NOTHING, lanes_of_states_before(lanes)
+        if lanes_before is not None:
+            of_row = lanes_before[scoring_lanes]
+            rows_before = np.where(of_row >= 0, deciding + (first[of_row] - first[scoring_lanes]), -1)
+            rows_before = self.rows_to_score.padded(rows_before)
         canvas_length = options.vocabulary.canvas_length
         stage_rows, stage_boundaries = self._staged_rows()
         commit_rows, commit_boundaries = self._committed_rows()
@@ -116,6 +118,7 @@ class Packing:
             stage_boundaries=stage_boundaries,
             stage_signals=stage_signals(lanes, self.rows_to_score, canvas_length),
             score_rows=self.rows_to_score.padded(deciding),
+            rows_before=rows_before,
             **self.rows_to_score.columns,
         )
 

@@ -3,7 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import NoneType
 from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class StateBefore:
+    """The state of the canvas with whose distributions a branch's are compared (KLASS)."""
+
+    inputs: tuple[tuple[int, int], ...] | None
+    """Position and token id wherever its inputs are not the branch's. None: there is no state before, and its
+    probabilities count as 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credits:
+    """What raises the logits of earlier favourites (CreditDecoding). A position's most likely token gets a credit of
+    its probability to the power of `gamma` in the same call; a logit rises by `alpha` × ln(credit + 1)."""
+
+    alpha: float
+    gamma: float
+    earned: tuple[tuple[int, int, float], ...]  # position, token, and the credit from calls before
+
+
+Memory: TypeAlias = StateBefore | Credits | None
+
+MEMORY_COLUMNS: dict[type[Memory], int] = {NoneType: 0, StateBefore: 1, Credits: 2}
+"""Columns of `BranchReport.memory`."""
+MAX_MEMORY_COLUMNS = max(MEMORY_COLUMNS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +41,7 @@ class ChooseTokens:
     bitmask_ids: tuple[int, ...] = ()
     """The index in `Plan.token_bitmasks` of the tokens that each position of `Branch.scored` may get (-1 if it is not
     scored); empty without a constraint."""
+    memory: Memory = None  # what a rule knows from earlier calls
 
 
 CHOOSE = ChooseTokens()  # without draws and without a constraint

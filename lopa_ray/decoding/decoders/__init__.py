@@ -16,6 +16,7 @@ from lopa_ray.decoding.decoders.block_diffusion import BLOCK_DIFFUSION
 from lopa_ray.decoding.decoders.dmax import DMAX
 from lopa_ray.decoding.decoders.editing import EDITING
 from lopa_ray.decoding.decoders.fast_dllm import FAST_DLLM
+from lopa_ray.decoding.decoders.klass import KLASS
 from lopa_ray.decoding.decoders.lopa import D2F, LOPA
 from lopa_ray.decoding.decoders.multi_block import MULTI_BLOCK
 from lopa_ray.decoding.decoders.nemotron import NEMOTRON
@@ -37,6 +38,7 @@ DECODERS = {
         D2F,
         VANILLA,
         FAST_DLLM,
+        KLASS,
         BLOCK_DIFFUSION,
         EDITING,
         DMAX,

@@ -19,8 +19,8 @@ from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
+from lopa_ray.decoding.history import HistorySettings
 from lopa_ray.decoding.planned_branch import Window
-from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.decoding.unmasking_rules import (
     even_fill_count,
     rank_by_score,
@@ -31,7 +31,7 @@ from lopa_ray.protocol.plan import Branch, Plan
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 
-class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
+class BlockDiffusionSettings(BlockCausalSettings, HistorySettings):
     """Block diffusion (SDAR, arXiv 2510.06303; with sub-blocks Fast-dLLM v2, arXiv 2509.26328): blocks one after
     the other, earlier blocks cached exactly."""
 
