@@ -15,6 +15,7 @@ from lopa_lab.conformance.compare import (
     compare_uncached_blocks,
     compare_windows,
 )
+from lopa_lab.conformance.credit import compare_credit, credit_settings, published_credit
 from lopa_lab.conformance.klass import compare_klass, klass_settings, published_klass
 from lopa_lab.conformance.multi_block import compare_multi_block, multi_block_settings
 from lopa_lab.conformance.nemotron import (
@@ -105,6 +106,12 @@ ROWS = (
         compare_canvases,
         "dg_default dg_maxsteps dg_stopping dg_temperature dg_eos",
         RecordedRenoisingSession,
+    ),
+    Rows(
+        credit_settings,
+        compare_credit,
+        "credit_full credit_full_dual credit_full_prefix credit_block_causal credit_shift",
+        published_credit,
     ),
     Rows(klass_settings, compare_klass, "klass_llada klass_dream", published_klass),
 )
