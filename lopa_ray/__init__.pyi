@@ -27,6 +27,7 @@ from .decoding.decoders.nemotron import NemotronSettings as NemotronSettings
 from .decoding.decoders.renoising import RenoisingSettings as RenoisingSettings
 from .decoding.decoders.self_speculation import SelfSpeculationSettings as SelfSpeculationSettings
 from .decoding.decoders.vanilla import VanillaSettings as VanillaSettings
+from .decoding.decoders.wino import WinoSettings as WinoSettings
 from .decoding.lookahead_settings import LookaheadSettings as LookaheadSettings
 from .decoding.result import (
     GenerationResult as GenerationResult,

@@ -38,6 +38,7 @@ from lopa_lab.conformance.readers import (
 from lopa_lab.conformance.replayed import ReplayedRun
 from lopa_lab.conformance.row_settings import RowSettings
 from lopa_lab.conformance.sub_blocks import compare_sub_blocks, sub_block_settings
+from lopa_lab.conformance.wino import compare_wino, wino_settings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
@@ -114,6 +115,7 @@ ROWS = (
         published_credit,
     ),
     Rows(klass_settings, compare_klass, "klass_llada klass_dream", published_klass),
+    Rows(wino_settings, compare_wino, "wino_llada"),
 )
 BY_KIND = {kind: rows for rows in ROWS for kind in rows.kinds.split()}
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from lopa_ray.protocol.plan import Branch, Fill, ScheduledRequest, Segment, Spans
 from lopa_ray.protocol.plan_inputs import EncoderInputs, SoftInputs
-from lopa_ray.protocol.scoring import ChooseTokens, StateBefore
+from lopa_ray.protocol.scoring import ChooseTokens, Memory, ShadowSlots, StateBefore
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,8 +30,11 @@ class Lane:
     """The index of the branch. -1: the lane only stages K/V."""
     causal_stop: int = 0
     draft_adapter: bool = False
-    ids_before: npt.NDArray[np.int64] | None = None
-    """Inputs of the lane of the state before (see `StateBefore`), int64 [rows]; None: there is none."""
+    beside: int = 0
+    """Leads in the list of lanes to that of the state before or of the shadow slots, whose scores this one's are
+    compared with, and from shadow slots to the lane that they are for. 0: there is none."""
+    hides: int | None = None
+    """Shadow slots: a row does not see the position that many after its own. None: no shadow slots."""
 
     @property
     def input_ids(self) -> npt.NDArray[np.int64]:
@@ -49,6 +52,11 @@ class Lane:
     @property
     def branch(self) -> Branch | None:
         return None if self.request is None or self.index < 0 else self.request.plan.branches[self.index]
+
+    @property
+    def memory(self) -> Memory:
+        scoring = None if self.branch is None else self.branch.scoring
+        return scoring.memory if isinstance(scoring, ChooseTokens) else None
 
     @property
     def scored(self) -> range:
@@ -111,20 +119,27 @@ def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
         ids = canvas[: segments[-1][0] - scheduled.start] if segments else canvas[:0]
         where, how = (scheduled.slot, scheduled.start), (branch.causal_stop, plan.draft_adapter)
         lanes.append(Lane(*where, ids, segments, branch.fills, branch.to_stage, scheduled, index, *how))
-    return _with_states_before(lanes)
+    return _with_lanes_beside(lanes)
 
 
-def _with_states_before(lanes: list[Lane]) -> list[Lane]:
-    states: dict[bytes, Lane] = {}
-    for at, lane in enumerate(lanes):
-        scoring = None if lane.branch is None else lane.branch.scoring
-        memory = scoring.memory if isinstance(scoring, ChooseTokens) else None
-        if isinstance(memory, StateBefore) and memory.inputs is not None:
-            ids = lane.input_ids
-            for position, token in memory.inputs:
-                ids[position - lane.start] = token
-            lanes[at] = replace(lane, ids_before=ids)
-            states[ids.tobytes()] = Lane(lane.slot, lane.start, ids, lane.segments)
-    for lane in lanes if states else ():
-        states.pop(lane.input_ids.tobytes(), None)
-    return [*lanes, *states.values()]
+def _with_lanes_beside(lanes: list[Lane]) -> list[Lane]:
+    """The lanes, then those that they are compared with and that are none of them."""
+    index: dict[bytes, int] = {}
+    for at, lane in enumerate(lanes[:]):
+        match lane.memory:
+            case StateBefore(inputs) if inputs is not None:
+                index = index or {lane.input_ids.tobytes(): at for at, lane in enumerate(lanes)}
+                ids = lane.input_ids
+                for position, token in inputs:
+                    ids[position - lane.start] = token
+                there = index.setdefault(ids.tobytes(), len(lanes))
+                beside = Lane(lane.slot, lane.start, ids, lane.segments)
+            case ShadowSlots(slots, input_id):
+                there, hides = len(lanes), lane.scored.start - slots.start
+                ids, stop = np.full(len(slots), input_id), slots.stop
+                beside = Lane(lane.slot, slots.start, ids, ((stop, stop),), beside=at - there, hides=hides)
+            case _:
+                continue
+        lanes[at] = replace(lane, beside=there - at)
+        lanes += [beside] * (there == len(lanes))
+    return lanes

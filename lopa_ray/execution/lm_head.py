@@ -24,7 +24,7 @@ from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.config_json.special_tokens import NO_MASK
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import shard_range
-from lopa_ray.protocol.scoring import MAX_MEMORY_COLUMNS, MEMORY_COLUMNS, Credits, StateBefore
+from lopa_ray.protocol.scoring import MAX_MEMORY_COLUMNS, MEMORY_COLUMNS, Credits, ShadowSlots, StateBefore
 
 MAX_HEAD_ROWS = 512  # maximum number of rows per LM head call
 
@@ -105,8 +105,8 @@ class LMHead:
                 if group.kind.is_fused:
                     scores.append(row_scores(logits, numbers, ending_ids, self._banned_tokens))
                     continue
-                if group.kind.memory is StateBefore:
-                    memory[chunk, :1] = self._divergences(logits, columns, rows, chunk)
+                if group.kind.memory in (StateBefore, ShadowSlots):
+                    memory[chunk, :1] = self._compare(logits, group, columns, rows, chunk)
                 scored = self._score_rows(logits, group, columns, chunk, allowed_tokens, memory)
                 per_row = (scored.tokens, scored.probabilities, scored.logprobs, scored.scores)
                 scores.append(torch.stack([column.double() for column in per_row], dim=1))
@@ -116,14 +116,19 @@ class LMHead:
         parts = [part.flatten() for part in (*scores, *tops, *([memory] if memory_columns else ()))]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _divergences(
-        self, logits: Tensor, columns: StepColumns[Tensor], rows: Tensor, chunk: slice
+    def _compare(
+        self, logits: Tensor, group: ScoringGroup, columns: StepColumns[Tensor], rows: Tensor, chunk: slice
     ) -> Tensor:
-        """How far the logits of a chunk of rows are from the state before, fp64 [chunk, 1]."""
-        if not len(columns.rows_before):  # in this step no row has a state before
+        """How far the logits of a chunk of rows are from the state before, or what shadow slots make of their tokens,
+        fp64 [chunk, 1]."""
+        if not len(columns.rows_beside):  # in this step no row has a state before
             return divergences(logits, logits, torch.zeros_like(logits[:, 0], dtype=torch.bool))
-        before = columns.rows_before[chunk]
-        return divergences(logits, self._logits(rows.index_select(0, before.clamp_min(0))), before >= 0)
+        at = columns.rows_beside[chunk]
+        beside = self._logits(rows.index_select(0, at.clamp_min(0)))
+        if group.kind.memory is StateBefore:
+            return divergences(logits, beside, at >= 0)
+        targets = columns.score_numbers[chunk, COLUMN.target, None].to(torch.int64)
+        return beside.double().softmax(-1).gather(1, targets)
 
     def _score_rows(
         self,

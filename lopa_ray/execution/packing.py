@@ -14,7 +14,6 @@ from torch import Tensor
 from lopa_ray.errors import CapacityError
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.rows_to_score import RowsToScore
-from lopa_ray.execution.rule_memory import lanes_of_states_before
 from lopa_ray.execution.self_conditioning import signal_rows, stage_signals
 from lopa_ray.execution.staging import StagedCommit, fresh_positions
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
@@ -94,11 +93,12 @@ class Packing:
         deciding = scored_rows - np.where(is_causal, 1, options.vocabulary.shifted)
         boundary = self.rows_bucket + slot[scoring_lanes]
         deciding = np.where(deciding >= first[scoring_lanes], deciding, boundary)
-        rows_before, lanes_before = NOTHING, lanes_of_states_before(lanes)
-        if lanes_before is not None:
-            of_row = lanes_before[scoring_lanes]
-            rows_before = np.where(of_row >= 0, deciding + (first[of_row] - first[scoring_lanes]), -1)
-            rows_before = self.rows_to_score.padded(rows_before)
+        rows_beside, lane_beside = NOTHING, np.array([lane.beside for lane in lanes], np.int64)
+        if lane_beside.any():
+            of_row = (np.arange(len(lanes)) + lane_beside)[scoring_lanes]
+            rows_beside = deciding + (first - start)[of_row] - (first - start)[scoring_lanes]
+            rows_beside[lane_beside[scoring_lanes] == 0] = -1
+            rows_beside = self.rows_to_score.padded(rows_beside)
         canvas_length = options.vocabulary.canvas_length
         stage_rows, stage_boundaries = self._staged_rows()
         commit_rows, commit_boundaries = self._committed_rows()
@@ -118,7 +118,7 @@ class Packing:
             stage_boundaries=stage_boundaries,
             stage_signals=stage_signals(lanes, self.rows_to_score, canvas_length),
             score_rows=self.rows_to_score.padded(deciding),
-            rows_before=rows_before,
+            rows_beside=rows_beside,
             **self.rows_to_score.columns,
         )
 

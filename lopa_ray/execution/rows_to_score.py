@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lopa_ray.constraints.token_bitmasks import decompress_bitmask
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.logit_change_tables import NO_CHANGES, LogitChangeTables, logit_changes_of_lane
-from lopa_ray.execution.rule_memory import credit_rows, memory_of
+from lopa_ray.execution.rule_memory import credit_rows
 from lopa_ray.execution.scoring_kind import COLUMN, TARGETS, ScoringKind, candidates_kind, row_numbers
 from lopa_ray.protocol.keyed_random import keyed_uniforms
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -26,6 +26,7 @@ from lopa_ray.protocol.scoring import (
     DenoiseTokens,
     ScoreCandidates,
     ScoreTargets,
+    ShadowSlots,
 )
 from lopa_ray.protocol.step_report import BRANCH_COLUMNS, ScoredRows
 
@@ -154,7 +155,7 @@ class RowsToScore:
         for lane, plan, branch in self._branches:
             params = int(self._params_of_lane[lane])
             is_constrained, has_logit_changes = bool(branch.bitmask_ids), plan.logit_changes is not None
-            memory = type(memory_of(self._lanes[lane]))
+            memory = type(self._lanes[lane].memory)
             key = (params, is_constrained, has_logit_changes, type(branch.scoring), memory)
             if key not in index_of_key:
                 if isinstance(branch.scoring, ScoreCandidates):
@@ -195,7 +196,7 @@ class RowsToScore:
             match branch.scoring:
                 case DenoiseTokens(draws):
                     column, of_scored = COLUMN.uniform, np.array(draws)
-                case ScoreTargets(targets):
+                case ScoreTargets(targets) | ChooseTokens(memory=ShadowSlots(tokens=targets)):
                     column, of_scored = COLUMN.target, np.array(targets)
                 case _:
                     continue
@@ -237,7 +238,7 @@ class RowsToScore:
         fp64."""
         count = np.bincount(self._lane_of_row, minlength=len(self._lanes))
         width = np.zeros(len(self._lanes), np.int64)
-        memory = [MEMORY_COLUMNS[type(memory_of(lane))] for lane in self._lanes]
+        memory = [MEMORY_COLUMNS[type(lane.memory)] for lane in self._lanes]
         table = []
         for at, lane in enumerate(self._lanes):
             if lane.request is not None and lane.index >= 0:

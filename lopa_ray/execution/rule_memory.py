@@ -1,9 +1,9 @@
-"""What rules with memory ask of logits: how far distributions moved from the state before, and credits for favourites.
+"""What rules with memory ask of logits: divergences from the state before, probabilities in shadow slots, credits.
 
-Distributions of the state before are computed again, from the same inputs, in a lane that is not reported: so no worker
-has a state that could be lost.
+The state before is computed again, from the same inputs, in a lane that is not reported: so no worker has a state that
+could be lost.
 
-Shape suffixes: N rows to score, V vocabulary, E credited tokens.
+Shape suffixes: N rows to score, V vocabulary, E credited tokens; R packed rows, H query heads, K KV heads, E head dim.
 """
 
 from __future__ import annotations
@@ -16,27 +16,14 @@ import torch
 from torch import Tensor
 
 from lopa_ray.execution.lane import Lane
-from lopa_ray.protocol.scoring import ChooseTokens, Credits, Memory
+from lopa_ray.kernels.sdpa import sdpa
+from lopa_ray.model.transformer import AttentionFn
+from lopa_ray.protocol.scoring import Credits
 
 EPSILON = 1e-12
 """Added to probabilities before the logarithms of divergences. This is the published value."""
 
-NOTHING = np.zeros(0, np.int64)
 NO_CREDITS = np.zeros((0, 0, 2))
-
-
-def memory_of(lane: Lane) -> Memory:
-    scoring = None if lane.branch is None else lane.branch.scoring
-    return scoring.memory if isinstance(scoring, ChooseTokens) else None
-
-
-def lanes_of_states_before(lanes: Sequence[Lane]) -> npt.NDArray[np.int64] | None:
-    """The lane of each lane's state before, or -1 where there is none: int64 [lanes]; None if no lane has one."""
-    if all(lane.ids_before is None for lane in lanes):
-        return None
-    index = {(lane.slot, lane.input_ids.tobytes()): at for at, lane in enumerate(lanes)}
-    states = [-1 if (ids := lane.ids_before) is None else index[lane.slot, ids.tobytes()] for lane in lanes]
-    return np.array(states, np.int64)
 
 
 def credit_rows(
@@ -44,7 +31,7 @@ def credit_rows(
 ) -> npt.NDArray[np.float64]:
     """alpha and gamma, then the tokens with a credit (padding: token 0 with 0) of each row, fp64 [rows, 1 + E, 2];
     [0, 0, 2] if no lane has credits. `lane_of_row`, `positions`: int64 [rows]."""
-    of_lane = {at: memory for at, lane in enumerate(lanes) if isinstance(memory := memory_of(lane), Credits)}
+    of_lane = {at: memory for at, lane in enumerate(lanes) if isinstance(memory := lane.memory, Credits)}
     if not of_lane:
         return NO_CREDITS
     credits: dict[tuple[int, int], list[tuple[float, float]]] = {}
@@ -84,3 +71,26 @@ def divergences(logits: Tensor, before: Tensor, has_before: Tensor) -> Tensor:
     now = logits.double().softmax(-1)
     earlier = before.double().softmax(-1) * has_before[:, None]
     return (now * ((now + EPSILON).log() - (earlier + EPSILON).log())).sum(-1, keepdim=True)
+
+
+def attend_in_shadow_slots(
+    attend: AttentionFn, lanes: Sequence[Lane], first_rows: Sequence[int]
+) -> AttentionFn:
+    """`attend`, and in its place what rows of shadow slots see. Lane i begins at row `first_rows[i]`; their branches
+    have nothing cached."""
+    slots = [at for at, lane in enumerate(lanes) if lane.hides is not None]
+    if not slots:
+        return attend
+
+    def attend_with_slots(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mixed = attend(layer, q, k, v)
+        for at in slots:
+            lane, hides = lanes[at], lanes[at].hides or 0
+            own, of_branch = (slice(first_rows[i], first_rows[i + 1]) for i in (at, at + lane.beside))
+            keys, values = (torch.cat((x[of_branch], x[own])).transpose(0, 1) for x in (k, v))
+            hidden = torch.arange(lane.start + hides, lane.stop + hides, device=q.device)
+            sees = torch.arange(keys.shape[1], device=q.device) != hidden[:, None]
+            mixed[own] = sdpa(q[own], keys, values, mask=sees)
+        return mixed
+
+    return attend_with_slots

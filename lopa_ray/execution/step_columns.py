@@ -59,8 +59,9 @@ class StepColumns(Generic[Column]):
     """[Q x positions of a canvas]: see `stage_signals` of `lopa_ray.execution.self_conditioning`."""
     score_rows: Column
     """[N]: rows of the forward, or of slots."""
-    rows_before: Column
-    """[N]: the row of the state before of each scored row, or -1 where there is none; [0] if no row has any."""
+    rows_beside: Column
+    """[N]: the row of the state before or the shadow slot for each scored row, or -1 if there is none; [0] if no row
+    has any."""
     credits: Column
     """fp64 [N, 1 + E, 2]: see `credit_rows` of `lopa_ray.execution.rule_memory`; [0, 0, 2] if no row has any."""
     score_numbers: Column

@@ -26,9 +26,19 @@ class Credits:
     earned: tuple[tuple[int, int, float], ...]  # position, token, and the credit from calls before
 
 
-Memory: TypeAlias = StateBefore | Credits | None
+@dataclass(frozen=True, slots=True)
+class ShadowSlots:
+    """Rows beside a branch that has no cache, one for each position of `Branch.scored`, which verify its tokens (WINO).
+    A slot sees all slots, and of the branch all but the position that it is for; the branch sees no slot."""
 
-MEMORY_COLUMNS: dict[type[Memory], int] = {NoneType: 0, StateBefore: 1, Credits: 2}
+    positions: range  # of the slots, as the rows that decide the scored positions have them
+    input_id: int
+    tokens: tuple[int, ...]  # the token at each scored position, whose probability is asked for
+
+
+Memory: TypeAlias = StateBefore | ShadowSlots | Credits | None
+
+MEMORY_COLUMNS: dict[type[Memory], int] = {NoneType: 0, StateBefore: 1, ShadowSlots: 1, Credits: 2}
 """Columns of `BranchReport.memory`."""
 MAX_MEMORY_COLUMNS = max(MEMORY_COLUMNS.values())
 
@@ -41,7 +51,7 @@ class ChooseTokens:
     bitmask_ids: tuple[int, ...] = ()
     """The index in `Plan.token_bitmasks` of the tokens that each position of `Branch.scored` may get (-1 if it is not
     scored); empty without a constraint."""
-    memory: Memory = None  # what a rule knows from earlier calls
+    memory: Memory = None  # what a rule asks that looks back at earlier calls
 
 
 CHOOSE = ChooseTokens()  # without draws and without a constraint

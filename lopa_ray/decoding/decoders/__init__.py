@@ -23,6 +23,7 @@ from lopa_ray.decoding.decoders.nemotron import NEMOTRON
 from lopa_ray.decoding.decoders.renoising import RENOISING
 from lopa_ray.decoding.decoders.self_speculation import SELF_SPECULATION
 from lopa_ray.decoding.decoders.vanilla import VANILLA
+from lopa_ray.decoding.decoders.wino import WINO
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.given_tokens import GivenTokens
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
@@ -39,6 +40,7 @@ DECODERS = {
         VANILLA,
         FAST_DLLM,
         KLASS,
+        WINO,
         BLOCK_DIFFUSION,
         EDITING,
         DMAX,
