@@ -5,11 +5,12 @@ Beside the answer a call has a shadow slot for each position of the block, which
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from pydantic import Field
 
+from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import Fork, Scores
 from lopa_ray.decoding.decoder import SHORT, Decoder
@@ -25,7 +26,6 @@ FILLED_SHARE, LEAST_CAP, MOST_CAP = (
     20,
 )  # what a call may fill of a block's masks; published code fixes them
 MANY = 30  # the first call of a block may mask again all but one of so many
-_NO_SCHEDULE = "it has no schedule; leave {} out"
 
 
 class WinoSettings(MaskedAnswerSettings):
@@ -44,7 +44,12 @@ class WinoSettings(MaskedAnswerSettings):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        return REFUSED_WITH_EDITS | {"steps": _NO_SCHEDULE, "eps": _NO_SCHEDULE}
+        return REFUSED_WITH_EDITS
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        for name in filter(self.is_changed, ("steps", "eps")):
+            yield name, f" {getattr(self, name)} with decoder wino, which has no schedule; leave {name} out"
 
 
 class WinoSession(MaskedAnswerSession):
