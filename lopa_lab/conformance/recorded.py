@@ -37,6 +37,7 @@ from lopa_lab.conformance.readers import (
 )
 from lopa_lab.conformance.replayed import ReplayedRun
 from lopa_lab.conformance.row_settings import RowSettings
+from lopa_lab.conformance.s2d2 import compare_s2d2, published_s2d2, s2d2_settings
 from lopa_lab.conformance.sub_blocks import compare_sub_blocks, sub_block_settings
 from lopa_lab.conformance.wino import compare_wino, wino_settings
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -116,6 +117,13 @@ ROWS = (
     ),
     Rows(klass_settings, compare_klass, "klass_llada klass_dream", published_klass),
     Rows(wino_settings, compare_wino, "wino_llada"),
+    Rows(
+        s2d2_settings,
+        compare_s2d2,
+        "s2d2_sdar_edge s2d2_sdar_draftver s2d2_sdar_hystx s2d2_sdar_ucbx s2d2_sdar_cache s2d2_sdar_dyn s2d2_sdar_hyst "
+        "s2d2_sdar_paper s2d2_sdar_seeded s2d2_sdar_span s2d2_sdar_stat s2d2_sdar_stop s2d2_sdar_ucb",
+        published_s2d2,
+    ),
 )
 BY_KIND = {kind: rows for rows in ROWS for kind in rows.kinds.split()}
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from lopa_ray.protocol.plan import Branch, Fill, ScheduledRequest, Segment, Spans
 from lopa_ray.protocol.plan_inputs import EncoderInputs, SoftInputs
-from lopa_ray.protocol.scoring import ChooseTokens, Memory, ShadowSlots, StateBefore
+from lopa_ray.protocol.scoring import ChooseTokens, Drafted, Memory, ShadowSlots, StateBefore
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,22 +124,30 @@ def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
 
 def _with_lanes_beside(lanes: list[Lane]) -> list[Lane]:
     """The lanes, then those that they are compared with and that are none of them."""
-    index: dict[bytes, int] = {}
+    index: dict[tuple[bytes, tuple[Segment, ...]], int] = {}
     for at, lane in enumerate(lanes[:]):
         match lane.memory:
             case StateBefore(inputs) if inputs is not None:
-                index = index or {lane.input_ids.tobytes(): at for at, lane in enumerate(lanes)}
-                ids = lane.input_ids
+                ids, segments = lane.input_ids, lane.segments
                 for position, token in inputs:
                     ids[position - lane.start] = token
-                there = index.setdefault(ids.tobytes(), len(lanes))
-                beside = Lane(lane.slot, lane.start, ids, lane.segments)
+            case Drafted(_, segments):
+                assert lane.request is not None
+                ids = np.array(lane.request.plan.canvas, np.int64)[: segments[-1][0] - lane.start]
             case ShadowSlots(slots, input_id):
                 there, hides = len(lanes), lane.scored.start - slots.start
                 ids, stop = np.full(len(slots), input_id), slots.stop
-                beside = Lane(lane.slot, slots.start, ids, ((stop, stop),), beside=at - there, hides=hides)
+                lanes.append(
+                    Lane(lane.slot, slots.start, ids, ((stop, stop),), beside=at - there, hides=hides)
+                )
+                lanes[at] = replace(lane, beside=there - at)
+                continue
             case _:
                 continue
+        if not index:
+            index = {(lane.input_ids.tobytes(), lane.segments): at for at, lane in enumerate(lanes)}
+        there = index.setdefault((ids.tobytes(), segments), len(lanes))
         lanes[at] = replace(lane, beside=there - at)
-        lanes += [beside] * (there == len(lanes))
+        if there == len(lanes):
+            lanes.append(Lane(lane.slot, lane.start, ids, segments))
     return lanes

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lopa_ray.execution.logit_change_tables import change_logits
 from lopa_ray.execution.rows_to_score import ScoringGroup
-from lopa_ray.execution.rule_memory import add_credits, divergences
+from lopa_ray.execution.rule_memory import add_credits, divergences, verify_drafts
 from lopa_ray.execution.sampler import SamplerOutput, score_candidates, score_rows, score_targets
 from lopa_ray.execution.scoring_kind import COLUMN
 from lopa_ray.execution.step_columns import StepColumns
@@ -24,7 +24,14 @@ from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.config_json.special_tokens import NO_MASK
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import shard_range
-from lopa_ray.protocol.scoring import MAX_MEMORY_COLUMNS, MEMORY_COLUMNS, Credits, ShadowSlots, StateBefore
+from lopa_ray.protocol.scoring import (
+    MAX_MEMORY_COLUMNS,
+    MEMORY_COLUMNS,
+    Credits,
+    Drafted,
+    ShadowSlots,
+    StateBefore,
+)
 
 MAX_HEAD_ROWS = 512  # maximum number of rows per LM head call
 
@@ -105,8 +112,9 @@ class LMHead:
                 if group.kind.is_fused:
                     scores.append(row_scores(logits, numbers, ending_ids, self._banned_tokens))
                     continue
-                if group.kind.memory in (StateBefore, ShadowSlots):
-                    memory[chunk, :1] = self._compare(logits, group, columns, rows, chunk)
+                if group.kind.memory in (StateBefore, ShadowSlots, Drafted):
+                    compared = self._compare(logits, group, columns, rows, chunk)
+                    memory[chunk, : compared.shape[1]] = compared
                 scored = self._score_rows(logits, group, columns, chunk, allowed_tokens, memory)
                 per_row = (scored.tokens, scored.probabilities, scored.logprobs, scored.scores)
                 scores.append(torch.stack([column.double() for column in per_row], dim=1))
@@ -119,8 +127,8 @@ class LMHead:
     def _compare(
         self, logits: Tensor, group: ScoringGroup, columns: StepColumns[Tensor], rows: Tensor, chunk: slice
     ) -> Tensor:
-        """How far the logits of a chunk of rows are from the state before, or what shadow slots make of their tokens,
-        fp64 [chunk, 1]."""
+        """How far the logits of a chunk of rows are from the state before, what shadow slots make of their tokens, or
+        what they make of drafts: fp64 [chunk, columns]."""
         if not len(columns.rows_beside):  # in this step no row has a state before
             return divergences(logits, logits, torch.zeros_like(logits[:, 0], dtype=torch.bool))
         at = columns.rows_beside[chunk]
@@ -128,6 +136,8 @@ class LMHead:
         if group.kind.memory is StateBefore:
             return divergences(logits, beside, at >= 0)
         targets = columns.score_numbers[chunk, COLUMN.target, None].to(torch.int64)
+        if group.kind.memory is Drafted:
+            return verify_drafts(logits, beside, targets, self._banned_tokens)
         return beside.double().softmax(-1).gather(1, targets)
 
     def _score_rows(

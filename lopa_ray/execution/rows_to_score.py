@@ -24,6 +24,7 @@ from lopa_ray.protocol.scoring import (
     MEMORY_COLUMNS,
     ChooseTokens,
     DenoiseTokens,
+    Drafted,
     ScoreCandidates,
     ScoreTargets,
     ShadowSlots,
@@ -198,6 +199,8 @@ class RowsToScore:
                     column, of_scored = COLUMN.uniform, np.array(draws)
                 case ScoreTargets(targets) | ChooseTokens(memory=ShadowSlots(tokens=targets)):
                     column, of_scored = COLUMN.target, np.array(targets)
+                case ChooseTokens(memory=Drafted(token=token)):
+                    column, of_scored = COLUMN.target, np.array([token])
                 case _:
                     continue
             rows = self._rows_of(lane)

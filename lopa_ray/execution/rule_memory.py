@@ -62,7 +62,8 @@ def add_credits(
     credits = torch.zeros_like(logits)
     credits.scatter_add_(1, entries[:, :, 0].to(torch.int64), entries[:, :, 1].to(logits.dtype))
     credits.scatter_add_(1, favourites, (gamma * logprobs).exp())
-    return logits + alpha * credits.log1p()
+    raised: Tensor = logits + alpha * credits.log1p()
+    return raised
 
 
 def divergences(logits: Tensor, before: Tensor, has_before: Tensor) -> Tensor:
@@ -71,6 +72,16 @@ def divergences(logits: Tensor, before: Tensor, has_before: Tensor) -> Tensor:
     now = logits.double().softmax(-1)
     earlier = before.double().softmax(-1) * has_before[:, None]
     return (now * ((now + EPSILON).log() - (earlier + EPSILON).log())).sum(-1, keepdim=True)
+
+
+def verify_drafts(logits: Tensor, drafted: Tensor, tokens: Tensor, banned: Tensor) -> Tensor:
+    """Of rows of logits [N, V] of any float type: the probabilities of drafted `tokens` int64 [N, 1], and the token to
+    which they give most beyond what the drafting logits `drafted` [N, V] do, or the most likely one where that is
+    nothing: fp64 [N, 2]. `banned` bool [V] tokens are no such tokens."""
+    now = logits.double().softmax(-1)
+    more = (now - drafted.double().softmax(-1)).clamp_min(0).masked_fill(banned, 0.0)
+    more = torch.where(more.amax(-1, keepdim=True) > 0, more, now.masked_fill(banned, 0.0))
+    return torch.cat((now.gather(1, tokens), more.argmax(-1, keepdim=True).double()), dim=1)
 
 
 def attend_in_shadow_slots(

@@ -36,9 +36,23 @@ class ShadowSlots:
     tokens: tuple[int, ...]  # the token at each scored position, whose probability is asked for
 
 
-Memory: TypeAlias = StateBefore | ShadowSlots | Credits | None
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """The call on the plan's canvas that has drafted the one position which the branch scores (S2D2)."""
 
-MEMORY_COLUMNS: dict[type[Memory], int] = {NoneType: 0, StateBefore: 1, ShadowSlots: 1, Credits: 2}
+    token: int
+    segments: tuple[tuple[int, int], ...]  # of that call
+
+
+Memory: TypeAlias = StateBefore | ShadowSlots | Drafted | Credits | None
+
+MEMORY_COLUMNS: dict[type[Memory], int] = {
+    NoneType: 0,
+    StateBefore: 1,
+    ShadowSlots: 1,
+    Drafted: 2,
+    Credits: 2,
+}
 """Columns of `BranchReport.memory`."""
 MAX_MEMORY_COLUMNS = max(MEMORY_COLUMNS.values())
 

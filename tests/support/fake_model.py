@@ -10,7 +10,7 @@ import numpy.typing as npt
 from lopa_ray.constraints.token_bitmasks import unpack_bitmask
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import Branch, Plan, StepPlan
-from lopa_ray.protocol.scoring import ChooseTokens, Credits, StateBefore
+from lopa_ray.protocol.scoring import ChooseTokens, Credits, Drafted, ShadowSlots, StateBefore
 from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.step_reports import pack_reports
@@ -105,6 +105,10 @@ def fake_memory(
     memory = branch.scoring.memory if isinstance(branch.scoring, ChooseTokens) else None
     if isinstance(memory, StateBefore):
         return units[:, None] + 27 * (memory.inputs is None)
+    if isinstance(memory, ShadowSlots):
+        return units[:, None]
+    if isinstance(memory, Drafted):
+        return np.stack([units, (tokens + 1) % 48], axis=1)
     if isinstance(memory, Credits):
         return np.stack([tokens.astype(np.float64), np.log(1 - units)], axis=1)
     return np.zeros((len(tokens), 0))

@@ -33,6 +33,9 @@ REFUSED = {
     # A branch that crashes as published, and one of two repairs of it.
     **{f"sdar_entropy_init_fix-0{n}": "not implemented" for n in (1, 3, 5, 6)},
     "credit_full-39": "no request changes another",
+    **dict.fromkeys(("s2d2_sdar_dyn-01", "s2d2_sdar_dyn-02", "s2d2_sdar_stat-02"), "estimated by entropy"),
+    "s2d2_sdar_edge-06": "plain probabilities",
+    "s2d2_sdar_edge-17": "one run of masks",
 }
 """Case → its reason."""
 

@@ -21,6 +21,7 @@ from lopa_ray.decoding.decoders.lopa import D2F, LOPA
 from lopa_ray.decoding.decoders.multi_block import MULTI_BLOCK
 from lopa_ray.decoding.decoders.nemotron import NEMOTRON
 from lopa_ray.decoding.decoders.renoising import RENOISING
+from lopa_ray.decoding.decoders.s2d2 import S2D2
 from lopa_ray.decoding.decoders.self_speculation import SELF_SPECULATION
 from lopa_ray.decoding.decoders.vanilla import VANILLA
 from lopa_ray.decoding.decoders.wino import WINO
@@ -47,6 +48,7 @@ DECODERS = {
         MULTI_BLOCK,
         NEMOTRON,
         SELF_SPECULATION,
+        S2D2,
         RENOISING,
     )
 }

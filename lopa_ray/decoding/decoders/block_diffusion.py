@@ -179,13 +179,21 @@ class BlockDiffusionSession(BlockCausalSession):
         if not self._canvas.masked_positions(branch.scored):
             self._calls = 0  # the next call begins a sub-block
 
-    def _unmasking_rule(self, scores: Scores) -> list[int]:
+    @property
+    def _fill_count(self) -> int:
+        """How many positions the schedule lets this call fill."""
         settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size
         steps = settings.denoising_steps or size
         if settings.minimal_topk is not None:
             steps = max(1, min(steps, settings.max_new_tokens // settings.minimal_topk))
         # After the schedule's calls, one position per call; a block may have fewer masks than a whole one.
-        count = max(1, even_fill_count(size, steps, self._calls)) if self._calls < steps else 1
+        return max(1, even_fill_count(size, steps, self._calls)) if self._calls < steps else 1
+
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
+        return self._select(scores, self._fill_count)
+
+    def _select(self, scores: Scores, count: int) -> list[int]:
+        settings = self.settings
         match settings.remasking:
             case "low_confidence_dynamic":
                 return select_above_threshold_or_count(scores, settings.confidence_threshold, count)
