@@ -10,9 +10,10 @@ import torch
 
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.klass import KlassSettings
+from lopa_ray.decoding.decoders.s2d2 import S2D2Settings
 from lopa_ray.decoding.decoders.wino import WinoSettings
 from lopa_ray.execution.lane import lanes_of
-from lopa_ray.execution.rule_memory import add_credits, attend_in_shadow_slots, divergences
+from lopa_ray.execution.rule_memory import add_credits, attend_in_shadow_slots, divergences, verify_drafts
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan
@@ -41,6 +42,18 @@ def test_credit_of_earlier_calls_and_of_this_one_raises_logits() -> None:
     assert memory[0].tolist() == pytest.approx([2, math.log(0.5)])
     add_credits(logits, table, memory, lambda x: x + torch.tensor([9.0, 0.0, 0.0]))
     assert memory[0, 0] == 0  # favourites are those of logits with penalties and biases
+
+
+def test_a_rejected_draft_gives_way_to_what_the_verifier_finds_more_likely() -> None:
+    """Token 2 gains most, unless it is banned; where nothing gains, the most likely token stays."""
+    now, drafted = (
+        torch.tensor([[0.3, 0.3, 0.4]] * 2).log(),
+        torch.tensor([[0.8, 0.2, 0.0], [0.3, 0.3, 0.4]]).log(),
+    )
+    tokens, banned = torch.tensor([[0], [0]]), torch.tensor([False, False, True])
+    found = verify_drafts(now, drafted, tokens, torch.zeros(3, dtype=torch.bool))
+    assert found[0].tolist() == pytest.approx([0.3, 2]) and found[1].tolist() == pytest.approx([0.3, 2])
+    assert verify_drafts(now, drafted, tokens, banned)[:, 1].tolist() == [1, 0]
 
 
 def plan_with_state_before(*inputs: tuple[tuple[int, int], ...] | None) -> Plan:
@@ -81,12 +94,13 @@ def test_shadow_slots_see_all_but_their_own_position() -> None:
 
 
 def test_memory_has_the_same_bits_beside_other_requests_and_on_another_worker() -> None:
-    """KLASS and WINO in one step, alone and apart from their other branches."""
+    """KLASS, WINO and S2D2 in one step, alone and apart from their other branches."""
     torch.set_num_threads(1)
-    runner = BranchRunner(load_tiny_model(), max_num_seqs=2, max_model_len=64)
+    runner = BranchRunner(load_tiny_model(), max_num_seqs=3, max_model_len=64)
     settings = (
         KlassSettings(max_new_tokens=12, block_size=6, num_branches=3),
         WinoSettings(max_new_tokens=12, block_size=6, num_branches=3),
+        S2D2Settings(max_new_tokens=12, block_size=6, min_expected=0),
     )
     sessions = [new_session([5, 6, 7], s, runner.vocabulary) for s in settings]
     for _ in range(3):
@@ -98,7 +112,7 @@ def test_memory_has_the_same_bits_beside_other_requests_and_on_another_worker() 
         for request_id, report in together:
             alone = replace(requests[request_id], branch_indices=(report.branch,))
             ((_, again),) = runner.execute(StepPlan(0, 1, (alone,))).reports
-            assert report.memory.shape == (len(report.positions), 1)
+            assert len(report.memory) == len(report.positions)
             assert again.memory.tobytes() == report.memory.tobytes()
         for at, session in enumerate(sessions):
             session.advance([report for request_id, report in together if request_id == at])
