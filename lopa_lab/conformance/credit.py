@@ -73,7 +73,8 @@ class PublishedCreditSession(FastDllmSession):
 
     def _unroll(self) -> int:
         masks = len(self._canvas.masked_positions(self._block))
-        return max(1, min(masks // self.loop["expected_tpf"], self.loop["maximum_unroll"]))
+        iterations: int = min(masks // self.loop["expected_tpf"], self.loop["maximum_unroll"])
+        return max(1, iterations)
 
     def _block_at(self, position: int) -> range:
         if not self.loop["start_block_align"]:

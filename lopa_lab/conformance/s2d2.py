@@ -126,7 +126,7 @@ class PublishedS2D2Session(S2D2Session):
             case "mask_span_length":
                 least = self._get("min_ssd_span_length", 1)
                 legacy = self._get("legacy_ssd_span_strategy", False)
-                return len(span) >= least or (legacy and sure < min(least, masks))
+                return bool(len(span) >= least or (legacy and sure < min(least, masks)))
             case "score_threshold" if self._get("do_verify_score_type", "") == "difference_static":
                 return super()._verifies(span, scores)
             case "score_threshold":

@@ -95,7 +95,7 @@ class LMHead:
         """Score `rows` [R + S, D] in the model's dtype: the rows of the forward, then the boundary rows of slots.
         `on_logits` is called with the logits of all N rows, part by part in order, and their numbers. Returns one flat
         fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their log-probabilities,
-        [2, rows, M], and if a group has memory that of all rows, [N, 2]."""
+        [2, rows, M], and if a group has memory that of all rows, [N, 3]."""
         scores, tops = [], []
         memory_columns = max(MEMORY_COLUMNS[group.kind.memory] for group in groups) and MAX_MEMORY_COLUMNS
         memory = columns.score_numbers.new_zeros(groups[-1].rows.stop, memory_columns)
@@ -149,7 +149,7 @@ class LMHead:
         allowed_tokens: Tensor,
         memory: Tensor,
     ) -> SamplerOutput:
-        """`chunk`: the rows of these logits among the N; `memory` [N, 2] gets what credits report."""
+        """`chunk`: the rows of these logits among the N; `memory` [N, 3] gets what credits report."""
         numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
         if group.kind.has_targets:
             return score_targets(logits, numbers)

@@ -53,12 +53,12 @@ def add_credits(
     logits: Tensor, table: Tensor, memory: Tensor, change: Callable[[Tensor], Tensor] | None
 ) -> Tensor:
     """Logits [N, V] of a float dtype, after their `change`, with the credits of `credit_rows`. A row's most likely
-    token before gets its credit at once; it and its log-probability are written to `memory` [N, 2]."""
+    token before gets its credit at once; it and its log-probability are written to `memory` [N, 2 or more]."""
     logits = logits if change is None else change(logits)
     (alpha, gamma), entries = table[:, 0].to(logits.dtype).split(1, dim=1), table[:, 1:]
     best, favourites = logits.max(-1, keepdim=True)
     logprobs = best - logits.logsumexp(-1, keepdim=True)
-    memory[:] = torch.cat((favourites, logprobs), dim=1)
+    memory[:, :2] = torch.cat((favourites, logprobs), dim=1)
     credits = torch.zeros_like(logits)
     credits.scatter_add_(1, entries[:, :, 0].to(torch.int64), entries[:, :, 1].to(logits.dtype))
     credits.scatter_add_(1, favourites, (gamma * logprobs).exp())
@@ -77,11 +77,12 @@ def divergences(logits: Tensor, before: Tensor, has_before: Tensor) -> Tensor:
 def verify_drafts(logits: Tensor, drafted: Tensor, tokens: Tensor, banned: Tensor) -> Tensor:
     """Of rows of logits [N, V] of any float type: the probabilities of drafted `tokens` int64 [N, 1], and the token to
     which they give most beyond what the drafting logits `drafted` [N, V] do, or the most likely one where that is
-    nothing: fp64 [N, 2]. `banned` bool [V] tokens are no such tokens."""
+    nothing, with its probability: fp64 [N, 3]. `banned` bool [V] tokens are no such tokens."""
     now = logits.double().softmax(-1)
     more = (now - drafted.double().softmax(-1)).clamp_min(0).masked_fill(banned, 0.0)
     more = torch.where(more.amax(-1, keepdim=True) > 0, more, now.masked_fill(banned, 0.0))
-    return torch.cat((now.gather(1, tokens), more.argmax(-1, keepdim=True).double()), dim=1)
+    others = more.argmax(-1, keepdim=True)
+    return torch.cat((now.gather(1, tokens), others.double(), now.gather(1, others)), dim=1)
 
 
 def attend_in_shadow_slots(

@@ -50,7 +50,7 @@ MEMORY_COLUMNS: dict[type[Memory], int] = {
     NoneType: 0,
     StateBefore: 1,
     ShadowSlots: 1,
-    Drafted: 2,
+    Drafted: 3,
     Credits: 2,
 }
 """Columns of `BranchReport.memory`."""

@@ -108,7 +108,7 @@ def fake_memory(
     if isinstance(memory, ShadowSlots):
         return units[:, None]
     if isinstance(memory, Drafted):
-        return np.stack([units, (tokens + 1) % 48], axis=1)
+        return np.stack([units, (tokens + 1) % 48, 1 - units], axis=1)
     if isinstance(memory, Credits):
         return np.stack([tokens.astype(np.float64), np.log(1 - units)], axis=1)
     return np.zeros((len(tokens), 0))

@@ -31,6 +31,8 @@ from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.scoring import ChooseTokens, Drafted
 from lopa_ray.protocol.step_report import BranchReport
 
+LEAST = 1e-30  # replaces a probability of 0 that is divided by, or whose logarithm is taken
+
 _UNVERIFIED = (
     "a verifying call compares plain probabilities of drafts, and sees nothing after them; leave {} out"
 )
@@ -45,7 +47,7 @@ class S2D2Settings(BlockDiffusionSettings):
     """S2D2 (arXiv 2603.25702): block diffusion with drafts that the model verifies by itself. The published decoder
     verifies by drawn numbers also where tokens are not drawn: answers depend on `seed`."""
 
-    decoder: Literal["s2d2"] = "s2d2"
+    decoder: Literal["s2d2"] = "s2d2"  # type: ignore[assignment]
 
     min_expected: float = Field(default=1.0, ge=0.0)
     """Drafts are verified if so many of them are expected to be accepted, at exp(-entropy ÷ ln vocabulary) each. 0:
@@ -59,14 +61,11 @@ class S2D2Settings(BlockDiffusionSettings):
         return dict.fromkeys(_REFUSED, _UNVERIFIED)
 
     def conflicts(self) -> Iterator[Conflict]:
-        yield from super().conflicts()
-        for name in filter(self.is_changed, _WITHOUT_USE):
-            yield (
-                name,
-                f" {getattr(self, name)!r} with decoder s2d2, which has no use for it; leave {name} out",
-            )
         if self.remasking == "entropy_bounded":
             yield "remasking", " entropy_bounded with decoder s2d2, which counts what it fills; use another"
+        yield from super().conflicts()
+        for name in filter(self.is_changed, _WITHOUT_USE):
+            yield name, f" {getattr(self, name)!r} has no use with decoder s2d2; leave {name} out"
 
 
 class S2D2Session(BlockDiffusionSession):
@@ -131,7 +130,8 @@ class S2D2Session(BlockDiffusionSession):
 
     def _verifies(self, span: Sequence[int], scores: Scores) -> bool:
         sure = [math.exp(scores[p].score / math.log(self.vocabulary.size)) for p in span]
-        return sum(accumulate(sure, mul)) >= self.settings.min_expected
+        expected: float = sum(accumulate(sure, mul))
+        return expected >= self.settings.min_expected
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         if not self._drafts:
@@ -157,9 +157,14 @@ class S2D2Session(BlockDiffusionSession):
     def _verified(self, reports: Sequence[Sequence[float]]) -> list[Decision]:
         """The accepted drafts, and the token in place of the first that is not, by what is reported of each."""
         filled = []
-        for (position, draft), (probability, other) in zip(self._drafts.items(), reports, strict=True):
-            if self._uniform(position) >= self._ratio(probability, draft):
-                filled.append(replace(draft.decision, token=int(other), probability=probability))
+        for (position, draft), (confirmed, other, probability) in zip(
+            self._drafts.items(), reports, strict=True
+        ):
+            if self._uniform(position) >= self._ratio(confirmed, draft):
+                logprob = math.log(max(probability, LEAST))
+                filled.append(
+                    Decision(position, int(other), probability, logprob, draft.decision.top_logprobs)
+                )
                 break
             filled.append(draft.decision)
         return filled
@@ -168,7 +173,7 @@ class S2D2Session(BlockDiffusionSession):
         return keyed_uniform(self.settings.seed, self.rule_steps + 1, position)
 
     def _ratio(self, probability: float, draft: PositionScore) -> float:
-        return probability / draft.probability
+        return probability / max(draft.probability, LEAST)
 
     def _end_step(self, branch: Branch) -> None:
         if not self._drafts:

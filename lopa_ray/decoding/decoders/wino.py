@@ -6,6 +6,7 @@ Beside the answer a call has a shadow slot for each position of the block, which
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -90,7 +91,10 @@ class WinoSession(MaskedAnswerSession):
         }
         doubted = [p for p, q in probabilities.items() if q < self.settings.threshold_back]
         doubted.sort(key=probabilities.__getitem__)
-        return [Decision(p, mask, 1 - probabilities[p], logprob=0.0, top_logprobs=()) for p in doubted]
+        return [
+            replace(scores[p].decision, token=mask, probability=1 - probabilities[p], logprob=0.0)
+            for p in doubted
+        ]
 
 
 WINO = Decoder(WinoSession, WinoSettings(**SHORT, block_size=8, threshold_back=0.5, num_branches=3))

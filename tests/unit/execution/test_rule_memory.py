@@ -52,7 +52,9 @@ def test_a_rejected_draft_gives_way_to_what_the_verifier_finds_more_likely() -> 
     )
     tokens, banned = torch.tensor([[0], [0]]), torch.tensor([False, False, True])
     found = verify_drafts(now, drafted, tokens, torch.zeros(3, dtype=torch.bool))
-    assert found[0].tolist() == pytest.approx([0.3, 2]) and found[1].tolist() == pytest.approx([0.3, 2])
+    assert found[0].tolist() == pytest.approx([0.3, 2, 0.4]) and found[1].tolist() == pytest.approx(
+        [0.3, 2, 0.4]
+    )
     assert verify_drafts(now, drafted, tokens, banned)[:, 1].tolist() == [1, 0]
 
 
