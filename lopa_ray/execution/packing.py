@@ -97,6 +97,7 @@ class Packing:
         if lane_beside.any():
             of_row = (np.arange(len(lanes)) + lane_beside)[scoring_lanes]
             rows_beside = deciding + (first - start)[of_row] - (first - start)[scoring_lanes]
+            rows_beside = np.where(deciding < self.rows_bucket, rows_beside, deciding)  # boundary rows
             rows_beside[lane_beside[scoring_lanes] == 0] = -1
             rows_beside = self.rows_to_score.padded(rows_beside)
         canvas_length = options.vocabulary.canvas_length
