@@ -113,7 +113,7 @@ class S2D2Session(BlockDiffusionSession):
                     fills=tuple(fill for fill in fills.items() if fill[0] < position),
                     scoring=ChooseTokens(memory=Drafted(token, segments)),
                 )
-                for position, token in fills.items()
+                for position, token in reversed(fills.items())  # the longest first: it is what limits look at
             ),
         )
 
@@ -136,7 +136,7 @@ class S2D2Session(BlockDiffusionSession):
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         if not self._drafts:
             return super()._advance(plan, reports)
-        filled = self._verified([report.memory[0].tolist() for report in reports])
+        filled = self._verified([report.memory[0].tolist() for report in reversed(reports)])
         left = {p: score for p, score in self._scores.items() if p not in {d.position for d in filled}}
         count = min(self._fill_count, len(self._scores)) - len(filled)
         if count > 0:
