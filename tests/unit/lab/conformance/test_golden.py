@@ -222,6 +222,18 @@ def test_changed_calls_are_noticed(name, kind):
             ],
         ),
         (
+            "s2d2/s2d2_sdar_cases",
+            "s2d2_sdar_edge-12",
+            [
+                (["trace", 4], None),
+                (["trace", 1, "w", 0], 99),
+                (["trace", 1, "span", 1], 1),
+                (["trace", 1, "f", 0, 1], 0),
+                (["trace", 1, "p", 0], 0.5),
+                (["tokens", 0], 0),
+            ],
+        ),
+        (
             "wino/wino_llada_cases",
             "wino_llada-01",
             [
