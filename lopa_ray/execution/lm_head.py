@@ -97,8 +97,10 @@ class LMHead:
         fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their log-probabilities,
         [2, rows, M], and if a group has memory that of all rows, [N, 3]."""
         scores, tops = [], []
-        memory_columns = max(MEMORY_COLUMNS[group.kind.memory] for group in groups) and MAX_MEMORY_COLUMNS
-        memory = columns.score_numbers.new_zeros(groups[-1].rows.stop, memory_columns)
+        has_memory = any(MEMORY_COLUMNS[group.kind.memory] for group in groups)
+        memory = columns.score_numbers  # not used, so that other steps launch nothing for it
+        if has_memory:
+            memory = memory.new_zeros(groups[-1].rows.stop, MAX_MEMORY_COLUMNS)
         allowed_tokens = self._unpack(columns.bitmasks)
         for group in groups:
             ids, logprobs = [], []
@@ -121,7 +123,7 @@ class LMHead:
                 ids.append(scored.top_tokens.double())
                 logprobs.append(scored.top_logprobs.double())
             tops += [*ids, *logprobs] if group.kind.top_logprobs else []
-        parts = [part.flatten() for part in (*scores, *tops, *([memory] if memory_columns else ()))]
+        parts = [part.flatten() for part in (*scores, *tops, *([memory] if has_memory else ()))]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _compare(
