@@ -20,12 +20,15 @@ from .decoding.decoders.block_diffusion import BlockDiffusionSettings as BlockDi
 from .decoding.decoders.dmax import DMaxSettings as DMaxSettings
 from .decoding.decoders.editing import EditingSettings as EditingSettings
 from .decoding.decoders.fast_dllm import FastDllmSettings as FastDllmSettings
+from .decoding.decoders.klass import KlassSettings as KlassSettings
 from .decoding.decoders.lopa import D2FSettings as D2FSettings, LopaSettings as LopaSettings
 from .decoding.decoders.multi_block import MultiBlockSettings as MultiBlockSettings
 from .decoding.decoders.nemotron import NemotronSettings as NemotronSettings
 from .decoding.decoders.renoising import RenoisingSettings as RenoisingSettings
+from .decoding.decoders.s2d2 import S2D2Settings as S2D2Settings
 from .decoding.decoders.self_speculation import SelfSpeculationSettings as SelfSpeculationSettings
 from .decoding.decoders.vanilla import VanillaSettings as VanillaSettings
+from .decoding.decoders.wino import WinoSettings as WinoSettings
 from .decoding.lookahead_settings import LookaheadSettings as LookaheadSettings
 from .decoding.result import (
     GenerationResult as GenerationResult,

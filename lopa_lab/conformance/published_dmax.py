@@ -20,13 +20,14 @@ def dmax_settings(recorded: RowSettings) -> tuple[type[DMaxSettings], dict[str, 
     }
 
 
+def published_dmax(session: DecodeSession, row: dict[str, Any]) -> DecodeSession:
+    """The published session in place of one that has not begun."""
+    return PublishedDMaxSession(session.prompt, session.settings, session.vocabulary)
+
+
 class PublishedDMaxSession(DMaxSession):
     """A call that is sure of a block ends it even if masks are left, and these stay. An EOS ends the answer wherever it
     is in its block, in the prompt's part too."""
-
-    def __init__(self, session: DecodeSession) -> None:
-        """Take the place of a session that has not begun, with its prompt and settings."""
-        super().__init__(session.prompt, session.settings, session.vocabulary, session.constraint)
 
     @property
     def exhausted(self) -> bool:

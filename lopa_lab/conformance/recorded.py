@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from lopa_lab.conformance.canvases import compare_canvases, renoising_settings
+from lopa_lab.conformance.canvases import RecordedRenoisingSession, compare_canvases, renoising_settings
 from lopa_lab.conformance.cases import Case, Difference, MalformedCaseError, UnsupportedCaseError
 from lopa_lab.conformance.compare import (
     compare_block_decode,
@@ -15,6 +15,8 @@ from lopa_lab.conformance.compare import (
     compare_uncached_blocks,
     compare_windows,
 )
+from lopa_lab.conformance.credit import compare_credit, credit_settings, published_credit
+from lopa_lab.conformance.klass import compare_klass, klass_settings, published_klass
 from lopa_lab.conformance.multi_block import compare_multi_block, multi_block_settings
 from lopa_lab.conformance.nemotron import (
     autoregressive_settings,
@@ -22,7 +24,7 @@ from lopa_lab.conformance.nemotron import (
     nemotron_settings,
     speculation_settings,
 )
-from lopa_lab.conformance.published_dmax import dmax_settings
+from lopa_lab.conformance.published_dmax import dmax_settings, published_dmax
 from lopa_lab.conformance.readers import (
     RecordedSettings,
     block_settings,
@@ -35,9 +37,15 @@ from lopa_lab.conformance.readers import (
 )
 from lopa_lab.conformance.replayed import ReplayedRun
 from lopa_lab.conformance.row_settings import RowSettings
+from lopa_lab.conformance.s2d2 import compare_s2d2, published_s2d2, s2d2_settings
 from lopa_lab.conformance.sub_blocks import compare_sub_blocks, sub_block_settings
+from lopa_lab.conformance.wino import compare_wino, wino_settings
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
+
+Published: TypeAlias = Callable[[DecodeSession, dict[str, Any]], DecodeSession] | None
+"""Takes a session that has not begun, and a row; returns one that differs from ours where the published code does."""
 
 Compare: TypeAlias = Callable[[Case, ReplayedRun], Iterator[Difference]]
 
@@ -48,6 +56,7 @@ class Rows(NamedTuple):
     settings: Callable[[RowSettings], RecordedSettings]
     compare: Compare
     kinds: str  # apart by spaces
+    published: Published = None
 
 
 ROWS = (
@@ -93,8 +102,28 @@ ROWS = (
     Rows(speculation_settings, compare_nemotron, "nld_spec nld_spec_lora"),
     Rows(autoregressive_settings, compare_nemotron, "nld_ar"),
     Rows(sub_block_settings, compare_sub_blocks, "fast_dllm_v2 fast_dllm_v2_cache fast_dllm_v2_eos"),
-    Rows(dmax_settings, compare_soft_blocks, "dmax_threshold dmax_early_stop dmax_edge"),
-    Rows(renoising_settings, compare_canvases, "dg_default dg_maxsteps dg_stopping dg_temperature dg_eos"),
+    Rows(dmax_settings, compare_soft_blocks, "dmax_threshold dmax_early_stop dmax_edge", published_dmax),
+    Rows(
+        renoising_settings,
+        compare_canvases,
+        "dg_default dg_maxsteps dg_stopping dg_temperature dg_eos",
+        RecordedRenoisingSession,
+    ),
+    Rows(
+        credit_settings,
+        compare_credit,
+        "credit_full credit_full_dual credit_full_prefix credit_block_causal credit_shift",
+        published_credit,
+    ),
+    Rows(klass_settings, compare_klass, "klass_llada klass_dream", published_klass),
+    Rows(wino_settings, compare_wino, "wino_llada"),
+    Rows(
+        s2d2_settings,
+        compare_s2d2,
+        "s2d2_sdar_edge s2d2_sdar_draftver s2d2_sdar_hystx s2d2_sdar_ucbx s2d2_sdar_cache s2d2_sdar_dyn s2d2_sdar_hyst "
+        "s2d2_sdar_paper s2d2_sdar_seeded s2d2_sdar_span s2d2_sdar_stat s2d2_sdar_stop s2d2_sdar_ucb",
+        published_s2d2,
+    ),
 )
 BY_KIND = {kind: rows for rows in ROWS for kind in rows.kinds.split()}
 
@@ -112,6 +141,12 @@ def recorded_settings(case: Case) -> GenerationSettings:
         return settings(**values)
     except SettingsError as error:
         raise UnsupportedCaseError(f"settings refused: {error}") from None
+
+
+def published_session(case: Case, session: DecodeSession) -> DecodeSession:
+    """The session that decodes as the published code, in place of one that has not begun."""
+    published = BY_KIND[case.kind].published
+    return session if published is None else published(session, case.row)
 
 
 def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lopa_lab.conformance.canvas_forwards import compare_canvas_forwards
-from lopa_lab.conformance.canvases import RecordedRenoisingSession
 from lopa_lab.conformance.cases import (
     Case,
     Difference,
@@ -19,12 +18,9 @@ from lopa_lab.conformance.cases import (
     token_ids,
 )
 from lopa_lab.conformance.forwards import compare_logits, forward_inputs
-from lopa_lab.conformance.published_dmax import PublishedDMaxSession
-from lopa_lab.conformance.recorded import compare_decode, recorded_settings
+from lopa_lab.conformance.recorded import compare_decode, published_session, recorded_settings
 from lopa_lab.conformance.replayed import ReplayedRun
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.decoders.dmax import DMaxSession
-from lopa_ray.decoding.decoders.renoising import RenoisingSession
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
@@ -155,10 +151,7 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
             continue
         try:
             session = engine.create_session(prepared.prompt, prepared.settings)
-            if isinstance(session, DMaxSession):
-                session = PublishedDMaxSession(session)
-            elif isinstance(session, RenoisingSession):
-                session = RecordedRenoisingSession(session, prepared.case.row)
+            session = published_session(prepared.case, session)
         except LopaError as error:
             verdict = _error_verdict(prepared.case, error)
             yield at, replace(verdict, by_design=_has_mask(prepared.prompt, error, engine.vocabulary))

@@ -43,6 +43,11 @@ def segment(scores: Sequence[float], count: float) -> float:
     return min(mean(scores[a:b]) for a, b in pairwise(bounds))
 
 
+def certainty(scores: Sequence[float]) -> float:
+    """Σ c_i of ranking neg_entropy: minus the uncertainty of the whole sequence, in nats (LookUM, arXiv 2511.05563)."""
+    return math.fsum(scores)
+
+
 def product(scores: Sequence[float]) -> float:
     """Π c_i: how likely all masked positions are right at once, were they independent."""
     return math.prod(scores)
@@ -72,7 +77,7 @@ def _whole_number(name: str, value: float) -> int:
 
 METRICS: dict[str, Callable[..., float]] = {
     metric.__name__: metric
-    for metric in (mean, bottom, window, segment, product, geometric, length_corrected)
+    for metric in (mean, bottom, window, segment, certainty, product, geometric, length_corrected)
 }
 
 PROBABILITIES_ONLY = ("product", "geometric", "length_corrected")
@@ -81,7 +86,8 @@ PROBABILITIES_ONLY = ("product", "geometric", "length_corrected")
 
 def fits_ranking(text: str, ranking: str) -> bool:
     """Whether a metric can do something with the ranking's scores."""
-    return ranking != "neg_entropy" or text.partition("(")[0].strip() not in PROBABILITIES_ONLY
+    name = text.partition("(")[0].strip()
+    return name not in PROBABILITIES_ONLY if ranking == "neg_entropy" else name != certainty.__name__
 
 
 def parse_metric(text: str) -> BranchConfidence:

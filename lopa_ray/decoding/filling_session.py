@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Generic, Self
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.constraints.token_bitmasks import TokenBitmasks
 from lopa_ray.decoding.branching import (
+    ANCHOR,
     Fork,
     Scores,
     filter_by_constraint,
     report_of_masks,
     scores_by_position,
 )
+from lopa_ray.decoding.history import History
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.planned_branch import CanvasT, PlannedBranch, Window
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.decoding.settled import SettledChoices
 from lopa_ray.decoding.unmasking_rules import RuleBlock
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Fill, Plan, Segment
-from lopa_ray.protocol.scoring import ChooseTokens
+from lopa_ray.protocol.scoring import ChooseTokens, Memory
 from lopa_ray.protocol.step_report import BranchReport
 
 
@@ -31,7 +33,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     def _begin(self) -> None:
         self._lookahead = Lookahead(self.settings)
-        self._settled = SettledChoices(self.settings)
+        self._history = History(self.settings)
         self._branches: list[PlannedBranch[CanvasT]] = []
         self._commit: Commit | None = None
         self.rule_steps = 0  # denoising steps so far. Draws and schedules follow them
@@ -74,6 +76,10 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """The answer on a canvas, masks included, as far as it has begun."""
         return canvas.generated
 
+    def _memory(self, fork: Fork) -> Memory:
+        """What a rule with memory asks on a branch of the coming step."""
+        return self._history.credits
+
     def _forked(self, fork: Fork) -> CanvasT:
         """The canvas of a branch of the coming step."""
         return self._canvas.with_fills(fork.fills)
@@ -93,9 +99,14 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         start, stop = windows[0].input_span.start, max(window.input_span.stop for window in windows)
         ids, bitmasks, decided = self._canvas.ids[start:stop], TokenBitmasks(), self._scores_decided
         ids += [self.vocabulary.mask_token_id] * (stop - start - len(ids))
-        unconstrained = ChooseTokens(self.draw_key)  # shared: pickle writes an object once
+        # Shared as far as possible: pickle writes an object once.
+        unconstrained = ChooseTokens(self.draw_key, memory=self._memory(ANCHOR))
         branches = []
         for branch, window in zip(self._branches, windows, strict=True):
+            memory = self._memory(branch.fork)
+            scoring = (
+                unconstrained if memory == unconstrained.memory else replace(unconstrained, memory=memory)
+            )
             bitmask_ids = bitmasks.add(branch.constraint_state, window.scored, scores_decided=decided)
             branches.append(
                 Branch(
@@ -103,7 +114,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
                     scored=window.scored,
                     fills=branch.fork.fills,
                     to_stage=window.to_stage,
-                    scoring=ChooseTokens(self.draw_key, bitmask_ids) if bitmask_ids else unconstrained,
+                    scoring=replace(scoring, bitmask_ids=bitmask_ids) if bitmask_ids else scoring,
                     causal_stop=window.causal_stop,
                 )
             )
@@ -142,8 +153,8 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
             chosen.update(filter(constraint_state.is_forced, masked))
         filled = allowed(sorted(chosen))
         positions = {decision.position for decision in filled}
-        filled += allowed(self._settled.positions((p for p in masked if p not in positions), scores))
-        self._settled.record(masked, filled=bool(filled))
+        filled += allowed(self._history.settled((p for p in masked if p not in positions), scores))
+        self._history = self._history.after(masked, filled=bool(filled))
         filled += self._ended(filled, constraint_state)
         return filled + self._edits(scores, constraint_state)
 
@@ -270,7 +281,6 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
     def _copy(self) -> Self:
         copied = object.__new__(type(self))  # copy.copy is slower
         copied.__dict__.update(self.__dict__)
-        copied._settled = self._settled.copy()
         return copied
 
     def choose_planned(self, scores: Scores) -> list[Decision]:

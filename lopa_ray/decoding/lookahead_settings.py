@@ -88,4 +88,7 @@ class LookaheadSettings(BranchSettings):
         if not fits_ranking(self.branch_confidence, self.ranking):
             why = "multiplies scores, but ranking neg_entropy has negative scores"
             remedy = "use ranking probability or margin, or branch_confidence mean"
+            if self.ranking != "neg_entropy":
+                why = f"adds up entropies, but ranking {self.ranking} has none"
+                remedy = "use ranking neg_entropy, or branch_confidence mean"
             yield "branch_confidence", f" {self.branch_confidence} {why}; {remedy}"

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from lopa_ray.protocol.plan import Branch, Fill, ScheduledRequest, Segment, Spans
 from lopa_ray.protocol.plan_inputs import EncoderInputs, SoftInputs
+from lopa_ray.protocol.scoring import ChooseTokens, Drafted, Memory, ShadowSlots, StateBefore
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +30,20 @@ class Lane:
     """The index of the branch. -1: the lane only stages K/V."""
     causal_stop: int = 0
     draft_adapter: bool = False
+    beside: int = 0
+    """Leads in the list of lanes to that of the state before or of the shadow slots, whose scores this one's are
+    compared with, and from shadow slots to the lane that they are for. 0: there is none."""
+    hides: int | None = None
+    """Shadow slots: a row does not see the position that many after its own. None: no shadow slots."""
+
+    @property
+    def input_ids(self) -> npt.NDArray[np.int64]:
+        """Token ids with the tokens of the fill set, int64 [rows]."""
+        ids = self.canvas.copy()
+        for position, token in self.fills:
+            if position >= self.start:
+                ids[position - self.start] = token
+        return ids
 
     @property
     def stop(self) -> int:
@@ -37,6 +52,11 @@ class Lane:
     @property
     def branch(self) -> Branch | None:
         return None if self.request is None or self.index < 0 else self.request.plan.branches[self.index]
+
+    @property
+    def memory(self) -> Memory:
+        scoring = None if self.branch is None else self.branch.scoring
+        return scoring.memory if isinstance(scoring, ChooseTokens) else None
 
     @property
     def scored(self) -> range:
@@ -83,7 +103,7 @@ class Lane:
 
 def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
     """The lanes of a request's branches on this worker. If all branches stage the same K/V, only the first lane does,
-    and where there is none, a lane of the staged spans."""
+    and where there is none, a lane of the staged spans. States before that are no branch here have lanes as well."""
     plan = scheduled.plan
     branches = [(index, plan.branches[index]) for index in scheduled.branch_indices]
     if plan.stage_shared:
@@ -99,4 +119,35 @@ def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
         ids = canvas[: segments[-1][0] - scheduled.start] if segments else canvas[:0]
         where, how = (scheduled.slot, scheduled.start), (branch.causal_stop, plan.draft_adapter)
         lanes.append(Lane(*where, ids, segments, branch.fills, branch.to_stage, scheduled, index, *how))
+    return _with_lanes_beside(lanes)
+
+
+def _with_lanes_beside(lanes: list[Lane]) -> list[Lane]:
+    """The lanes, then those that they are compared with and that are none of them."""
+    index: dict[tuple[bytes, tuple[Segment, ...]], int] = {}
+    for at, lane in enumerate(lanes[:]):
+        match lane.memory:
+            case StateBefore(inputs) if inputs is not None:
+                ids, segments = lane.input_ids, lane.segments
+                for position, token in inputs:
+                    ids[position - lane.start] = token
+            case Drafted(_, segments):
+                assert lane.request is not None
+                ids = np.array(lane.request.plan.canvas, np.int64)[: segments[-1][0] - lane.start]
+            case ShadowSlots(slots, input_id):
+                there, hides = len(lanes), lane.scored.start - slots.start
+                ids, stop = np.full(len(slots), input_id), slots.stop
+                lanes.append(
+                    Lane(lane.slot, slots.start, ids, ((stop, stop),), beside=at - there, hides=hides)
+                )
+                lanes[at] = replace(lane, beside=there - at)
+                continue
+            case _:
+                continue
+        if not index:
+            index = {(lane.input_ids.tobytes(), lane.segments): at for at, lane in enumerate(lanes)}
+        there = index.setdefault((ids.tobytes(), segments), len(lanes))
+        lanes[at] = replace(lane, beside=there - at)
+        if there == len(lanes):
+            lanes.append(Lane(lane.slot, lane.start, ids, segments))
     return lanes

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lopa_ray.execution.logit_change_tables import change_logits
 from lopa_ray.execution.rows_to_score import ScoringGroup
+from lopa_ray.execution.rule_memory import add_credits, divergences, verify_drafts
 from lopa_ray.execution.sampler import SamplerOutput, score_candidates, score_rows, score_targets
 from lopa_ray.execution.scoring_kind import COLUMN
 from lopa_ray.execution.step_columns import StepColumns
@@ -23,6 +24,14 @@ from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.config_json.special_tokens import NO_MASK
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import shard_range
+from lopa_ray.protocol.scoring import (
+    MAX_MEMORY_COLUMNS,
+    MEMORY_COLUMNS,
+    Credits,
+    Drafted,
+    ShadowSlots,
+    StateBefore,
+)
 
 MAX_HEAD_ROWS = 512  # maximum number of rows per LM head call
 
@@ -86,8 +95,12 @@ class LMHead:
         """Score `rows` [R + S, D] in the model's dtype: the rows of the forward, then the boundary rows of slots.
         `on_logits` is called with the logits of all N rows, part by part in order, and their numbers. Returns one flat
         fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their log-probabilities,
-        [2, rows, M]."""
+        [2, rows, M], and if a group has memory that of all rows, [N, 3]."""
         scores, tops = [], []
+        has_memory = any(MEMORY_COLUMNS[group.kind.memory] for group in groups)
+        memory = columns.score_numbers  # not used, so that other steps launch nothing for it
+        if has_memory:
+            memory = memory.new_zeros(groups[-1].rows.stop, MAX_MEMORY_COLUMNS)
         allowed_tokens = self._unpack(columns.bitmasks)
         for group in groups:
             ids, logprobs = [], []
@@ -101,14 +114,33 @@ class LMHead:
                 if group.kind.is_fused:
                     scores.append(row_scores(logits, numbers, ending_ids, self._banned_tokens))
                     continue
-                scored = self._score_rows(logits, group, columns, chunk, allowed_tokens)
+                if group.kind.memory in (StateBefore, ShadowSlots, Drafted):
+                    compared = self._compare(logits, group, columns, rows, chunk)
+                    memory[chunk, : compared.shape[1]] = compared
+                scored = self._score_rows(logits, group, columns, chunk, allowed_tokens, memory)
                 per_row = (scored.tokens, scored.probabilities, scored.logprobs, scored.scores)
                 scores.append(torch.stack([column.double() for column in per_row], dim=1))
                 ids.append(scored.top_tokens.double())
                 logprobs.append(scored.top_logprobs.double())
-            tops += [part.flatten() for part in (*ids, *logprobs) if group.kind.top_logprobs]
-        parts = [*(part.flatten() for part in scores), *tops]
+            tops += [*ids, *logprobs] if group.kind.top_logprobs else []
+        parts = [part.flatten() for part in (*scores, *tops, *([memory] if has_memory else ()))]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _compare(
+        self, logits: Tensor, group: ScoringGroup, columns: StepColumns[Tensor], rows: Tensor, chunk: slice
+    ) -> Tensor:
+        """How far the logits of a chunk of rows are from the state before, what shadow slots make of their tokens, or
+        what they make of drafts: fp64 [chunk, columns]."""
+        if not len(columns.rows_beside):  # in this step no row has a state before
+            return divergences(logits, logits, torch.zeros_like(logits[:, 0], dtype=torch.bool))
+        at = columns.rows_beside[chunk]
+        beside = self._logits(rows.index_select(0, at.clamp_min(0)))
+        if group.kind.memory is StateBefore:
+            return divergences(logits, beside, at >= 0)
+        targets = columns.score_numbers[chunk, COLUMN.target, None].to(torch.int64)
+        if group.kind.memory is Drafted:
+            return verify_drafts(logits, beside, targets, self._banned_tokens)
+        return beside.double().softmax(-1).gather(1, targets)
 
     def _score_rows(
         self,
@@ -117,8 +149,9 @@ class LMHead:
         columns: StepColumns[Tensor],
         chunk: slice,
         allowed_tokens: Tensor,
+        memory: Tensor,
     ) -> SamplerOutput:
-        """`chunk`: the rows of these logits among the N."""
+        """`chunk`: the rows of these logits among the N; `memory` [N, 3] gets what credits report."""
         numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
         if group.kind.has_targets:
             return score_targets(logits, numbers)
@@ -131,6 +164,9 @@ class LMHead:
         if group.kind.has_logit_changes:
             tables = (columns.canvas_changes, columns.fill_changes)
             change = partial(change_logits, rows=columns.change_rows[chunk], tables=tables)
+        if group.kind.memory is Credits:
+            table = columns.credits[chunk]
+            change = partial(add_credits, table=table, memory=memory[chunk], change=change)
         return score_rows(logits, numbers, ending_ids, group, self._banned_tokens, allowed, change)
 
     def _unpack(self, bitmasks: Tensor) -> Tensor:

@@ -73,11 +73,7 @@ class Packing:
         """The first row of each lane, then the end of the last lane."""
         self.num_rows = self.first_rows[-1]
         self.longest_lane = max((len(lane.canvas) for lane in lanes), default=0)
-        ids = np.concatenate([NOTHING, *(lane.canvas for lane in lanes)])
-        for lane, first in zip(lanes, self.first_rows, strict=False):
-            for position, token in lane.fills:
-                if position >= lane.start:
-                    ids[first + position - lane.start] = token
+        ids = np.concatenate([NOTHING, *(lane.input_ids if lane.fills else lane.canvas for lane in lanes)])
         slot, start, first, rows, scored_from, scored_to, scores_decided, causal_stop = self._table.T
         lane_of_row = np.repeat(np.arange(len(table)), rows[:-1])
         positions = np.arange(self.num_rows) + (start - first)[lane_of_row]
@@ -97,6 +93,13 @@ class Packing:
         deciding = scored_rows - np.where(is_causal, 1, options.vocabulary.shifted)
         boundary = self.rows_bucket + slot[scoring_lanes]
         deciding = np.where(deciding >= first[scoring_lanes], deciding, boundary)
+        rows_beside, lane_beside = NOTHING, np.array([lane.beside for lane in lanes], np.int64)
+        if lane_beside.any():
+            of_row = (np.arange(len(lanes)) + lane_beside)[scoring_lanes]
+            rows_beside = deciding + (first - start)[of_row] - (first - start)[scoring_lanes]
+            rows_beside = np.where(deciding < self.rows_bucket, rows_beside, deciding)  # boundary rows
+            rows_beside[lane_beside[scoring_lanes] == 0] = -1
+            rows_beside = self.rows_to_score.padded(rows_beside)
         canvas_length = options.vocabulary.canvas_length
         stage_rows, stage_boundaries = self._staged_rows()
         commit_rows, commit_boundaries = self._committed_rows()
@@ -116,6 +119,7 @@ class Packing:
             stage_boundaries=stage_boundaries,
             stage_signals=stage_signals(lanes, self.rows_to_score, canvas_length),
             score_rows=self.rows_to_score.padded(deciding),
+            rows_beside=rows_beside,
             **self.rows_to_score.columns,
         )
 

@@ -15,10 +15,20 @@ import numpy.typing as npt
 from lopa_ray.constraints.token_bitmasks import decompress_bitmask
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.logit_change_tables import NO_CHANGES, LogitChangeTables, logit_changes_of_lane
+from lopa_ray.execution.rule_memory import credit_rows
 from lopa_ray.execution.scoring_kind import COLUMN, TARGETS, ScoringKind, candidates_kind, row_numbers
 from lopa_ray.protocol.keyed_random import keyed_uniforms
 from lopa_ray.protocol.sampling_params import SamplingParams
-from lopa_ray.protocol.scoring import ChooseTokens, DenoiseTokens, ScoreCandidates, ScoreTargets
+from lopa_ray.protocol.scoring import (
+    MAX_MEMORY_COLUMNS,
+    MEMORY_COLUMNS,
+    ChooseTokens,
+    DenoiseTokens,
+    Drafted,
+    ScoreCandidates,
+    ScoreTargets,
+    ShadowSlots,
+)
 from lopa_ray.protocol.step_report import BRANCH_COLUMNS, ScoredRows
 
 if TYPE_CHECKING:
@@ -77,7 +87,11 @@ class RowsToScore:
             self.groups.append(ScoringGroup(kind, range(at, at + padded), top_k))
             at += padded
         self.size = at  # the number N of rows, including padding
+        of_rows = credit_rows(lanes, lane_of_row, positions)
+        credits = np.zeros((self.size if len(of_rows) else 0, *of_rows.shape[1:]))
+        credits[self._index[: len(of_rows)]] = of_rows
         self.columns: dict[str, npt.NDArray[Any]] = NO_CHANGES | {
+            "credits": credits,
             "score_numbers": self._numbers(),
             "ending_ids": self._ending_ids(),
             "candidates": self._candidates(),
@@ -142,7 +156,8 @@ class RowsToScore:
         for lane, plan, branch in self._branches:
             params = int(self._params_of_lane[lane])
             is_constrained, has_logit_changes = bool(branch.bitmask_ids), plan.logit_changes is not None
-            key = (params, is_constrained, has_logit_changes, type(branch.scoring))
+            memory = type(self._lanes[lane].memory)
+            key = (params, is_constrained, has_logit_changes, type(branch.scoring), memory)
             if key not in index_of_key:
                 if isinstance(branch.scoring, ScoreCandidates):
                     kind = candidates_kind(most)
@@ -154,6 +169,7 @@ class RowsToScore:
                         vocab_size,
                         is_constrained=is_constrained,
                         has_logit_changes=has_logit_changes,
+                        memory=memory,
                     )
                 index_of_key[key] = index_of.setdefault(kind, len(index_of))
             kind_of_lane[lane] = index_of_key[key]
@@ -181,8 +197,10 @@ class RowsToScore:
             match branch.scoring:
                 case DenoiseTokens(draws):
                     column, of_scored = COLUMN.uniform, np.array(draws)
-                case ScoreTargets(targets):
+                case ScoreTargets(targets) | ChooseTokens(memory=ShadowSlots(tokens=targets)):
                     column, of_scored = COLUMN.target, np.array(targets)
+                case ChooseTokens(memory=Drafted(token=token)):
+                    column, of_scored = COLUMN.target, np.array([token])
                 case _:
                     continue
             rows = self._rows_of(lane)
@@ -219,16 +237,18 @@ class RowsToScore:
         return candidates
 
     def report(self, flat: npt.NDArray[np.float64], columns: int) -> tuple[npt.NDArray[np.int64], ScoredRows]:
-        """The branches of a `StepReport`, int64 [branches, 5], and its rows, from what `LMHead.score` returned,
+        """The branches of a `StepReport`, int64 [branches, 6], and its rows, from what `LMHead.score` returned,
         fp64."""
         count = np.bincount(self._lane_of_row, minlength=len(self._lanes))
         width = np.zeros(len(self._lanes), np.int64)
+        memory = [MEMORY_COLUMNS[type(lane.memory)] for lane in self._lanes]
         table = []
         for at, lane in enumerate(self._lanes):
             if lane.request is not None and lane.index >= 0:
                 plan = lane.request.plan
                 width[at] = self._num_candidates[at] or plan.sampling_params.top_logprobs
-                table.append((lane.request.request_id, plan.step, lane.index, int(count[at]), int(width[at])))
+                sizes = int(count[at]), int(width[at]), memory[at]
+                table.append((lane.request.request_id, plan.step, lane.index, *sizes))
         size = self.size * columns
         scores = flat[:size].reshape(-1, columns)[self._index]
         tokens, logprobs = self._tops(flat[size:], width[self._lane_of_row])
@@ -240,8 +260,20 @@ class RowsToScore:
             np.ascontiguousarray(scores[:, 3]),
             tokens,
             logprobs,
+            memory=self._memory(flat, np.array(memory, np.int64)),
         )
         return np.array(table, np.int64).reshape(-1, BRANCH_COLUMNS), rows
+
+    def _memory(
+        self, flat: npt.NDArray[np.float64], columns_of_lane: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        most = MAX_MEMORY_COLUMNS
+        if not columns_of_lane.any():
+            return np.zeros(0)
+        of_rows = flat[-self.size * most :].reshape(-1, most)[self._index]
+        is_asked = np.arange(most) < columns_of_lane[self._lane_of_row][:, None]
+        memory: npt.NDArray[np.float64] = of_rows[is_asked]
+        return memory
 
     def _tops(
         self, flat: npt.NDArray[np.float64], width: npt.NDArray[np.int64]

@@ -25,6 +25,7 @@ from lopa_ray.execution.launched_step import LaunchedStep, StepTimes
 from lopa_ray.execution.lm_head import LMHead
 from lopa_ray.execution.model_inputs import TokenInputs
 from lopa_ray.execution.packing import Packing, PackingOptions
+from lopa_ray.execution.rule_memory import attend_in_shadow_slots
 from lopa_ray.execution.self_conditioning import SelfConditioning
 from lopa_ray.execution.slots import PayloadTransfer, Slots
 from lopa_ray.execution.staging import StagedLane, StagedStep
@@ -172,6 +173,7 @@ class BranchRunner:
             _, layers, two, heads, _, dim = self.cache.data.shape
             kv = self.cache.data.new_empty(layers, two, packing.rows_bucket, heads, dim)
         attention = self.attention.bind(self.cache, packing, columns)
+        attention = attend_in_shadow_slots(attention, packing.lanes, packing.first_rows)
         hidden = self._inputs.forward(columns, attention, kv)
         return torch.cat((hidden, self.cache.last_rows)), kv
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import NoneType
 from typing import Generic, NamedTuple, TypeVar
 
 from lopa_ray.kernels.row_scores import RANKINGS
 from lopa_ray.protocol.sampling_params import Ranking, SamplingParams
+from lopa_ray.protocol.scoring import MEMORY_COLUMNS, Memory
 
 Number = TypeVar("Number", int, float)
 
@@ -72,12 +74,20 @@ class ScoringKind:
     """Whether rows are scored by `row_scores`, which takes ranking and temperature of each row from its numbers."""
     has_targets: bool = False
     """Whether tokens are given, and only their probabilities are requested."""
+    memory: type[Memory] = NoneType
+    """What rules with memory ask of the rows, if they do."""
     has_candidates: bool = False
     """Whether several tokens are given, `top_logprobs` per row at most, whose log-probabilities are requested."""
 
     @classmethod
     def of(
-        cls, params: SamplingParams, vocab_size: int, *, is_constrained: bool, has_logit_changes: bool
+        cls,
+        params: SamplingParams,
+        vocab_size: int,
+        *,
+        is_constrained: bool,
+        has_logit_changes: bool,
+        memory: type[Memory] = NoneType,
     ) -> ScoringKind:
         """The kind of rows with these parameters: all greedy rows have the kind `GREEDY`."""
         is_sampled, shape = params.temperature > 0, params.confidence_temperature
@@ -95,6 +105,7 @@ class ScoringKind:
             top_logprobs=params.top_logprobs,
             is_constrained=is_constrained,
             has_logit_changes=has_logit_changes,
+            memory=memory,
         )
         return GREEDY if kind.is_greedy else kind
 
@@ -109,6 +120,7 @@ class ScoringKind:
             or self.is_constrained
             or self.has_logit_changes
             or self.precision == "float64"
+            or MEMORY_COLUMNS[self.memory]
         )
 
 

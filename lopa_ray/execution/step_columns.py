@@ -24,8 +24,8 @@ class StepColumns(Generic[Column]):
     """The columns as arrays on the host, or as tensors on the device. They are int64 unless stated otherwise.
 
     Shape suffixes: R rows, T tiles, A parts of tiles, P staged rows, Q staged boundary rows, N scored rows, W ids that
-    end an answer, M sets of tokens, B bytes of a set, C canvases, E tokens whose logits change, L lanes, F tokens of a
-    fill set, K candidates.
+    end an answer, M sets of tokens, B bytes of a set, C canvases, E tokens whose logits change or rise, L lanes, F
+    tokens of a fill set, K candidates.
     Indices from 0 to R - 1 are rows of the forward, and indices from R on are boundary rows of slots.
     """
 
@@ -59,6 +59,11 @@ class StepColumns(Generic[Column]):
     """[Q x positions of a canvas]: see `stage_signals` of `lopa_ray.execution.self_conditioning`."""
     score_rows: Column
     """[N]: rows of the forward, or of slots."""
+    rows_beside: Column
+    """[N]: the row of the state before or the shadow slot for each scored row, or -1 if there is none; [0] if no row
+    has any."""
+    credits: Column
+    """fp64 [N, 1 + E, 2]: see `credit_rows` of `lopa_ray.execution.rule_memory`; [0, 0, 2] if no row has any."""
     score_numbers: Column
     """fp64 [N, columns]: see `RowNumbers`."""
     ending_ids: Column

@@ -3,7 +3,58 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import NoneType
 from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class StateBefore:
+    """The state of the canvas with whose distributions a branch's are compared (KLASS)."""
+
+    inputs: tuple[tuple[int, int], ...] | None
+    """Position and token id wherever its inputs are not the branch's. None: there is no state before, and its
+    probabilities count as 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credits:
+    """What raises the logits of earlier favourites (CreditDecoding). A position's most likely token gets a credit of
+    its probability to the power of `gamma` in the same call; a logit rises by `alpha` × ln(credit + 1)."""
+
+    alpha: float
+    gamma: float
+    earned: tuple[tuple[int, int, float], ...]  # position, token, and the credit from calls before
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowSlots:
+    """Rows beside a branch that has no cache, one for each position of `Branch.scored`, which verify its tokens (WINO).
+    A slot sees all slots, and of the branch all but the position that it is for; the branch sees no slot."""
+
+    positions: range  # of the slots, as the rows that decide the scored positions have them
+    input_id: int
+    tokens: tuple[int, ...]  # the token at each scored position, whose probability is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """The call on the plan's canvas that has drafted the one position which the branch scores (S2D2)."""
+
+    token: int
+    segments: tuple[tuple[int, int], ...]  # of that call
+
+
+Memory: TypeAlias = StateBefore | ShadowSlots | Drafted | Credits | None
+
+MEMORY_COLUMNS: dict[type[Memory], int] = {
+    NoneType: 0,
+    StateBefore: 1,
+    ShadowSlots: 1,
+    Drafted: 3,
+    Credits: 2,
+}
+"""Columns of `BranchReport.memory`."""
+MAX_MEMORY_COLUMNS = max(MEMORY_COLUMNS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +65,7 @@ class ChooseTokens:
     bitmask_ids: tuple[int, ...] = ()
     """The index in `Plan.token_bitmasks` of the tokens that each position of `Branch.scored` may get (-1 if it is not
     scored); empty without a constraint."""
+    memory: Memory = None  # what a rule asks that looks back at earlier calls
 
 
 CHOOSE = ChooseTokens()  # without draws and without a constraint

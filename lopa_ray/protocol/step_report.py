@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredRows:
-    """Scores of the rows of many branches, as columns; types as in `BranchReport`. `top_tokens` and `top_logprobs` are
-    [t], row by row, of which each may have a number of its own."""
+    """Scores of the rows of many branches, as columns; types as in `BranchReport`. `top_tokens`, `top_logprobs`
+    and `memory` are [t], row by row, of which each may have a number of its own."""
 
     positions: npt.NDArray[np.int32]
     tokens: npt.NDArray[np.int32]
@@ -22,10 +22,11 @@ class ScoredRows:
     scores: npt.NDArray[np.float64]
     top_tokens: npt.NDArray[np.int32]
     top_logprobs: npt.NDArray[np.float32]
+    memory: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), kw_only=True)
 
     @classmethod
     def empty(cls) -> Self:
-        return cls(*(np.zeros(0, dtype) for dtype in _COLUMNS.values()))
+        return cls(**{name: np.zeros(0, dtype) for name, dtype in _COLUMNS.items()})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +35,10 @@ class BranchReport(ScoredRows):
     `positions` and `tokens` are int32 [n], `probabilities` (of the chosen token, after temperature, top-p and top-k)
     and `scores` (by the plan's ranking) float64 [n], `logprobs` (of the chosen token, plain softmax) float32 [n].
     `top_tokens` int32 [n, m] and `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most
-    likely first (m = 0 unless asked for).
+    likely first (m = 0 unless asked for). `memory` float64 [n, w] is what a rule asks that looks back: the divergence
+    from `StateBefore` in nats, the probability in `ShadowSlots`, of a `Drafted` token its probability, the token that
+    would be in its place, and that one's probability, or under `Credits` the most likely token without credits and its
+    log-probability.
 
     Of `ScoreTargets`, the targets are `tokens`, and probabilities and scores are of the plain softmax too. Of
     `ScoreCandidates`, the candidates are `top_tokens`, in the branch's order, and `top_logprobs` are their
@@ -46,7 +50,7 @@ class BranchReport(ScoredRows):
 
     def select(self, rows: npt.NDArray[np.bool_]) -> Self:
         """The report of some of the positions alone, bool [n]."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
+        return replace(self, **{n: getattr(self, n)[rows] for n in _COLUMNS if len(getattr(self, n))})
 
 
 _COLUMNS: dict[str, type[np.generic]] = {
@@ -57,13 +61,15 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "scores": np.float64,
     "top_tokens": np.int32,
     "top_logprobs": np.float32,
+    "memory": np.float64,
 }
 
-_ROW_COLUMNS, _TOP_COLUMNS = tuple(_COLUMNS)[:5], tuple(_COLUMNS)[5:]
+_ROW_COLUMNS, _TOP_COLUMNS = tuple(_COLUMNS)[:5], tuple(_COLUMNS)[5:7]
 
-BRANCH_COLUMNS = 5
+BRANCH_COLUMNS = 6
 
-_HEADER = struct.Struct("=5q2d")  # epoch, step, branches, rows, top tokens; seconds of commits and forward
+_HEADER = struct.Struct("=6q2d")
+"""Epoch, step, branches, rows, top tokens, numbers of memory; seconds of commits and forward."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +78,7 @@ class StepReport:
 
     epoch: int
     step: int
-    branches: npt.NDArray[np.int64]  # [B, 5]: request id, step, branch, rows, top tokens of each row
+    branches: npt.NDArray[np.int64]  # [B, 6]: request id, step, branch, rows; top tokens and memory of a row
     rows: ScoredRows  # the scores of all branches, in order
     commit_s: float = 0.0  # seconds of commits, waiting for K/V included; an accelerator measures them
     forward_s: float = 0.0  # seconds that it spent on packing, the forward, staging and scores
@@ -86,19 +92,21 @@ class StepReport:
     def reports(self) -> list[tuple[int, BranchReport]]:
         """Request id and report of each branch; the arrays are views."""
         reports = []
-        row = top = 0
+        row = top = at = 0
         rows = self.rows
-        for request_id, step, branch, count, width in self.branches.tolist():
+        for request_id, step, branch, count, width, remembered in self.branches.tolist():
             of_rows, of_tops = slice(row, row + count), slice(top, top + count * width)
             columns = {name: getattr(rows, name)[of_rows] for name in _ROW_COLUMNS}
             tops = {name: getattr(rows, name)[of_tops].reshape(count, width) for name in _TOP_COLUMNS}
-            reports.append((request_id, BranchReport(**columns, **tops, step=step, branch=branch)))
-            row, top = of_rows.stop, of_tops.stop
+            memory = rows.memory[at : at + count * remembered].reshape(count, remembered)
+            report = BranchReport(**columns, **tops, memory=memory, step=step, branch=branch)
+            reports.append((request_id, report))
+            row, top, at = of_rows.stop, of_tops.stop, at + memory.size
         return reports
 
     def __reduce__(self) -> tuple[Any, ...]:
         rows = self.rows
-        sizes = len(self.branches), len(rows.positions), len(rows.top_tokens)
+        sizes = len(self.branches), len(rows.positions), len(rows.top_tokens), len(rows.memory)
         header = _HEADER.pack(self.epoch, self.step, *sizes, self.commit_s, self.forward_s)
         arrays = self.branches, *(getattr(rows, name) for name in _BY_SIZE)
         parts = np.frombuffer(header, np.uint8), *(array.reshape(-1).view(np.uint8) for array in arrays)
@@ -110,13 +118,14 @@ _BY_SIZE = sorted(_COLUMNS, key=lambda name: -np.dtype(_COLUMNS[name]).itemsize)
 
 
 def _unpack(buffer: npt.NDArray[np.uint8]) -> StepReport:
-    epoch, step, count, rows, tops, commit_s, forward_s = _HEADER.unpack_from(buffer.data)
+    epoch, step, count, rows, tops, numbers, commit_s, forward_s = _HEADER.unpack_from(buffer.data)
     cells = np.frombuffer(buffer, np.int64, BRANCH_COLUMNS * count, _HEADER.size)
     branches, at = cells.reshape(count, BRANCH_COLUMNS), _HEADER.size + cells.nbytes
     columns = {}
     for name in _BY_SIZE:
         dtype = np.dtype(_COLUMNS[name])
-        columns[name] = np.frombuffer(buffer, dtype, tops if name in _TOP_COLUMNS else rows, at)
+        size = tops if name in _TOP_COLUMNS else numbers if name == "memory" else rows
+        columns[name] = np.frombuffer(buffer, dtype, size, at)
         at += columns[name].nbytes
     return StepReport(epoch, step, branches, ScoredRows(**columns), commit_s, forward_s)
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
+import numpy.typing as npt
 
 from lopa_ray.constraints.token_bitmasks import unpack_bitmask
 from lopa_ray.protocol.plan import Branch, Plan
+from lopa_ray.protocol.scoring import Credits
 from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.protocol.vocabulary import Vocabulary
-from support.fake_model import VOCABULARY
+from support.fake_model import VOCABULARY, fake_memory
 
 Fingerprint = bytes
 """Stands for a vector: two are equal if all that they are computed from is equal."""
@@ -90,7 +92,17 @@ class ContextModel:
             scores=ranked,
             top_tokens=np.tile(np.arange(top, dtype=np.int32), (len(positions), 1)),
             top_logprobs=np.tile(-np.arange(1, top + 1, dtype=np.float32), (len(positions), 1)),
+            memory=fake_memory(branch, np.array(tokens, np.int32), self._moved(branch, positions, rows)),
         )
+
+    def _moved(self, branch: Branch, positions: list[int], rows: Rows) -> npt.NDArray[np.float64]:
+        """A number in [0, 1) for each position, which follows from the inputs now and before; often near 0."""
+        before = getattr(branch.scoring, "memory", None)
+        units = [
+            self._unit("moved", p, before, rows.get(p - self.vocabulary.shifted, self._boundary)[-1])
+            for p in positions
+        ]
+        return np.array(units, np.float64) ** 3
 
     def _score(
         self, plan: Plan, branch: Branch, position: int, rows: Rows, decided: int
@@ -100,7 +112,7 @@ class ContextModel:
         row = rows.get(deciding, self._boundary)[-1]
         own = self._unit("position", position)
         bitmask = plan.token_bitmask(branch, position)
-        context = (row, bitmask, _logit_changes(plan, branch), getattr(branch.scoring, "draw_key", 0))
+        context = (row, bitmask, _logit_changes(plan, branch), *_of_scoring(branch))
         is_stable = own < self.stability
         draw = self._unit("token", position) if is_stable else self._unit("token", position, context)
         is_end = self._unit("end", position) < self.eos_probability
@@ -118,6 +130,12 @@ class ContextModel:
     def _unit(self, *key: object) -> float:
         """A number in [0, 1) that depends on the key and the seed alone."""
         return int.from_bytes(_digest(self.seed, key), "little") / 2**64
+
+
+def _of_scoring(branch: Branch) -> tuple[object, ...]:
+    """What tokens and probabilities depend on: draws, and credits."""
+    memory = getattr(branch.scoring, "memory", None)
+    return getattr(branch.scoring, "draw_key", 0), memory if isinstance(memory, Credits) else None
 
 
 def _logit_changes(plan: Plan, branch: Branch) -> object:

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from lopa_ray.constraints.token_bitmasks import unpack_bitmask
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.protocol.plan import Plan, StepPlan
+from lopa_ray.protocol.plan import Branch, Plan, StepPlan
+from lopa_ray.protocol.scoring import ChooseTokens, Credits, Drafted, ShadowSlots, StateBefore
 from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.step_reports import pack_reports
@@ -71,6 +72,7 @@ class FakeModel:
             scores=scores,
             top_tokens=np.tile(np.array(candidates or range(top), np.int32), (n, 1)),
             top_logprobs=np.tile(-np.arange(1, top + 1, dtype=np.float32), (n, 1)),
+            memory=fake_memory(plan.branches[branch], tokens, rng.random(n)),
         )
 
     def reports(self, plan: Plan) -> list[BranchReport]:
@@ -94,6 +96,22 @@ class FakeModel:
             for branch in scheduled.branch_indices
         ]
         return pack_reports(plan.epoch, plan.step, reports)
+
+
+def fake_memory(
+    branch: Branch, tokens: npt.NDArray[np.int32], units: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """What a rule with memory may get for rows with these tokens, from numbers in [0, 1) for each."""
+    memory = branch.scoring.memory if isinstance(branch.scoring, ChooseTokens) else None
+    if isinstance(memory, StateBefore):
+        return units[:, None] + 27 * (memory.inputs is None)
+    if isinstance(memory, ShadowSlots):
+        return units[:, None]
+    if isinstance(memory, Drafted):
+        return np.stack([units, (tokens + 1) % 48, 1 - units], axis=1)
+    if isinstance(memory, Credits):
+        return np.stack([tokens.astype(np.float64), np.log(1 - units)], axis=1)
+    return np.zeros((len(tokens), 0))
 
 
 def _rounded(values: npt.NDArray[np.float64], levels: int) -> npt.NDArray[np.float64]:

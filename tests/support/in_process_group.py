@@ -28,7 +28,9 @@ ReportBytes = tuple[bytes, ...]
 def report_bytes(report: BranchReport) -> ReportBytes:
     """All numbers of a report, to compare bit for bit."""
     arrays = (report.positions, report.tokens, report.probabilities, report.logprobs, report.scores)
-    return tuple(array.tobytes() for array in (*arrays, report.top_tokens, report.top_logprobs))
+    return tuple(
+        array.tobytes() for array in (*arrays, report.top_tokens, report.top_logprobs, report.memory)
+    )
 
 
 def reference_reports(model: MaskPredictor, session: RequestSession) -> list[list[ReportBytes]]:

@@ -24,13 +24,18 @@ MASK_IN_PROMPT = "is the mask token"
 
 _WITH_MASK = (
     *("sdar_edge-07", "sdar_moe_edge-02", "llada2_edge-05", "llada21_edge-01", "dmax_edge-10"),
-    *("localleap_llada_edge-04", "localleap_dream_edge-12"),
+    *("localleap_llada_edge-04", "localleap_dream_edge-12", "klass_llada-40", "klass_dream-28"),
+    *("credit_full-35", "credit_full-38", "credit_full-49", "wino_llada-32"),
 )
 
 REFUSED = {
     **dict.fromkeys(_WITH_MASK, MASK_IN_PROMPT),
     # A branch that crashes as published, and one of two repairs of it.
     **{f"sdar_entropy_init_fix-0{n}": "not implemented" for n in (1, 3, 5, 6)},
+    "credit_full-39": "no request changes another",
+    **dict.fromkeys(("s2d2_sdar_dyn-01", "s2d2_sdar_dyn-02", "s2d2_sdar_stat-02"), "estimated by entropy"),
+    "s2d2_sdar_edge-06": "plain probabilities",
+    "s2d2_sdar_edge-17": "one run of masks",
 }
 """Case → its reason."""
 

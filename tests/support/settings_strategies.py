@@ -18,7 +18,9 @@ from lopa_ray.decoding.decoders.blockwise import BlockwiseSession
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import BlockSettings, D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
+from lopa_ray.decoding.decoders.s2d2 import S2D2
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
+from lopa_ray.decoding.history import HistorySettings
 from lopa_ray.decoding.lookahead_settings import OF_FORKS, LookaheadSettings
 from lopa_ray.decoding.session import SAMPLING_SETTINGS
 from lopa_ray.errors import SettingsError
@@ -79,6 +81,16 @@ def lookahead_settings(draw: st.DrawFn) -> dict[str, object]:
 
 
 @st.composite
+def credit_settings(draw: st.DrawFn) -> dict[str, object]:
+    """Settings of credit, mostly without it."""
+    fields = HistorySettings.model_fields
+    return {
+        "credit_alpha": draw(st.sampled_from([0.0, 0.0, 0.7, 8.0])),
+        **{name: draw(any_value(fields[name])) for name in ("boost_gamma", "decay_beta")},
+    }
+
+
+@st.composite
 def any_lopa_or_d2f(draw: st.DrawFn) -> BlockSettings:
     """Every decoder on a canvas of blocks."""
     common = draw(common_settings()) | {
@@ -114,7 +126,7 @@ def any_vanilla(draw: st.DrawFn) -> VanillaSettings:
 @st.composite
 def any_fast_dllm(draw: st.DrawFn) -> FastDllmSettings:
     """Every cache and every `fill`, by one threshold or by two."""
-    common = draw(common_settings()) | draw(lookahead_settings())
+    common = draw(common_settings()) | draw(lookahead_settings()) | draw(credit_settings())
     common["cache"] = draw(st.sampled_from(["none", "prefix", "dual"]))
     fill = draw(st.sampled_from(["threshold", "threshold", "factor", "schedule"]))
     blocks = FastDllmSettings(**common).num_blocks
@@ -132,7 +144,7 @@ def any_fast_dllm(draw: st.DrawFn) -> FastDllmSettings:
 @st.composite
 def any_block_diffusion(draw: st.DrawFn) -> BlockDiffusionSettings:
     """Every rule, with more and fewer passes than positions."""
-    common = draw(common_settings()) | draw(lookahead_settings())
+    common = draw(common_settings()) | draw(lookahead_settings()) | draw(credit_settings())
     size = draw(st.integers(1, 17))
     common["block_size"] = size
     rules = ["low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded"]
@@ -223,7 +235,9 @@ FILLING = [decoder for decoder in DECODERS.values() if decoder.fills_masks]
 BLOCKWISE_SETTINGS = _any_of(
     decoder
     for decoder in FILLING
-    if issubclass(decoder.session, BlockwiseSession) and issubclass(decoder.settings, LookaheadSettings)
+    if issubclass(decoder.session, BlockwiseSession)
+    and issubclass(decoder.settings, LookaheadSettings)
+    and decoder is not S2D2  # which has no forks
 )
 ANY_SETTINGS = _any_of(FILLING)
 

@@ -16,12 +16,15 @@ from lopa_ray.decoding.decoders.block_diffusion import BLOCK_DIFFUSION
 from lopa_ray.decoding.decoders.dmax import DMAX
 from lopa_ray.decoding.decoders.editing import EDITING
 from lopa_ray.decoding.decoders.fast_dllm import FAST_DLLM
+from lopa_ray.decoding.decoders.klass import KLASS
 from lopa_ray.decoding.decoders.lopa import D2F, LOPA
 from lopa_ray.decoding.decoders.multi_block import MULTI_BLOCK
 from lopa_ray.decoding.decoders.nemotron import NEMOTRON
 from lopa_ray.decoding.decoders.renoising import RENOISING
+from lopa_ray.decoding.decoders.s2d2 import S2D2
 from lopa_ray.decoding.decoders.self_speculation import SELF_SPECULATION
 from lopa_ray.decoding.decoders.vanilla import VANILLA
+from lopa_ray.decoding.decoders.wino import WINO
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.given_tokens import GivenTokens
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
@@ -37,12 +40,15 @@ DECODERS = {
         D2F,
         VANILLA,
         FAST_DLLM,
+        KLASS,
+        WINO,
         BLOCK_DIFFUSION,
         EDITING,
         DMAX,
         MULTI_BLOCK,
         NEMOTRON,
         SELF_SPECULATION,
+        S2D2,
         RENOISING,
     )
 }

@@ -19,8 +19,8 @@ from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
+from lopa_ray.decoding.history import HistorySettings
 from lopa_ray.decoding.planned_branch import Window
-from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.decoding.unmasking_rules import (
     even_fill_count,
     rank_by_score,
@@ -31,7 +31,7 @@ from lopa_ray.protocol.plan import Branch, Plan
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 
-class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
+class BlockDiffusionSettings(BlockCausalSettings, HistorySettings):
     """Block diffusion (SDAR, arXiv 2510.06303; with sub-blocks Fast-dLLM v2, arXiv 2509.26328): blocks one after
     the other, earlier blocks cached exactly."""
 
@@ -180,13 +180,21 @@ class BlockDiffusionSession(BlockCausalSession):
         if not self._canvas.masked_positions(branch.scored):
             self._calls = 0  # the next call begins a sub-block
 
-    def _unmasking_rule(self, scores: Scores) -> list[int]:
+    @property
+    def _fill_count(self) -> int:
+        """How many positions the schedule lets this call fill."""
         settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size
         steps = settings.denoising_steps or size
         if settings.minimal_topk is not None:
             steps = max(1, min(steps, settings.max_new_tokens // settings.minimal_topk))
         # After the schedule's calls, one position per call; a block may have fewer masks than a whole one.
-        count = max(1, even_fill_count(size, steps, self._calls)) if self._calls < steps else 1
+        return max(1, even_fill_count(size, steps, self._calls)) if self._calls < steps else 1
+
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
+        return self._select(scores, self._fill_count)
+
+    def _select(self, scores: Scores, count: int) -> list[int]:
+        settings = self.settings
         match settings.remasking:
             case "low_confidence_dynamic":
                 return select_above_threshold_or_count(scores, settings.confidence_threshold, count)

@@ -16,8 +16,8 @@ from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSession, MaskedAnswerSettings
+from lopa_ray.decoding.history import HistorySettings
 from lopa_ray.decoding.planned_branch import Window
-from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.decoding.unmasking_rules import (
     rank_by_score,
     select_above_threshold,
@@ -27,7 +27,7 @@ from lopa_ray.decoding.unmasking_rules import (
 from lopa_ray.protocol.plan import Spans
 
 
-class FastDllmSettings(MaskedAnswerSettings, SettledSettings):
+class FastDllmSettings(MaskedAnswerSettings, HistorySettings):
     """Fast-dLLM (arXiv 2505.22618): parallel decoding by confidence, and approximate K/V caches."""
 
     decoder: Literal["fast_dllm"] = "fast_dllm"

@@ -14,12 +14,12 @@ from lopa_ray.decoding.block_canvas import BlockCanvas
 from lopa_ray.decoding.branch_budget import NumBranches
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
+from lopa_ray.decoding.history import HistorySettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
-from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.protocol.plan import Segment
 
 
-class BlockSettings(BlockParallelSettings, SettledSettings):
+class BlockSettings(BlockParallelSettings, HistorySettings):
     """Block-parallel decoding as D2F and LoPA do it."""
 
     window_attention: Literal["full", "block_causal", "tiled"] = "full"

@@ -88,7 +88,9 @@ def test_a_bad_value_is_one_clear_error(kind, values, words):
 
 
 def test_a_setting_of_other_decoders_names_them():
-    with pytest.raises(SettingsError, match=r"sub_block_size = 4 for decoder lopa; .* block_diffusion; set"):
+    with pytest.raises(
+        SettingsError, match=r"sub_block_size = 4 for decoder lopa; .* block_diffusion, s2d2; set"
+    ):
         parse_decoder_settings({"sub_block_size": 4})
     with_steps = [name for name, decoder in DECODERS.items() if "steps" in decoder.settings.model_fields]
     assert {"vanilla", "fast_dllm"} <= set(with_steps)

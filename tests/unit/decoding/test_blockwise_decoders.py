@@ -14,6 +14,7 @@ from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
+from lopa_ray.decoding.decoders.s2d2 import S2D2
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.result import GenerationResult
@@ -55,6 +56,7 @@ BASES |= {
     if issubclass(decoder.session, BlockwiseSession)
     and issubclass(decoder.settings, LookaheadSettings)
     and decoder.settings not in LISTED
+    and decoder is not S2D2  # which has no forks
 }
 
 
@@ -62,7 +64,8 @@ def decode(model: str, settings: GenerationSettings) -> list[GenerationResult]:
     return tiny_engine(model).generate(PROMPTS, settings, trace=True)
 
 
-@pytest.mark.parametrize("name", BASES)
+# A fork moves the distributions that KLASS waits for.
+@pytest.mark.parametrize("name", [name for name in BASES if name != "klass"])
 def test_lookahead_decides_more_per_step(name):
     """Every step that a fork wins adds a token, and a fork that fills a block's last mask needs none. DMax goes on
     after a block's last mask until its tokens stay, so there one answer may take as many steps as before."""

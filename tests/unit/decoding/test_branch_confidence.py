@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from lopa_ray.decoding.branch_confidence import (
     bottom,
+    certainty,
     geometric,
     length_corrected,
     mean,
@@ -42,6 +43,13 @@ def test_metrics_that_see_order_by_hand():
     assert segment(scores, 2) == pytest.approx(0.3)  # 0.3 and 0.6
     assert segment(scores, 3) == pytest.approx(0.1)  # 0.5, 0.1 and 0.6
     assert segment(scores, 9) == 0.1
+
+
+def test_certainty_is_of_the_whole_sequence():
+    assert certainty([-0.5, -1.5]) == -2.0
+    # An uncertain position less is better, although the mean of the others is worse.
+    assert certainty([-1.0]) > certainty([-0.5, -0.6]) and mean([-1.0]) < mean([-0.5, -0.6])
+    assert certainty([0.0]) < NO_MASKS_CONFIDENCE
 
 
 def test_metrics_that_multiply_by_hand():

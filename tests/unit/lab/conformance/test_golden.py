@@ -200,6 +200,51 @@ def test_changed_calls_are_noticed(name, kind):
             ],
         ),
         (
+            "klass/klass_llada_cases",
+            "klass_llada-22",
+            [
+                (["forward_calls"], 7),
+                (["trace", 3, "f", 0, 1], 0),
+                (["trace", 3, "f", 0, 2], 1.5),
+                (["tokens", -1], 0),
+            ],
+        ),
+        (
+            "credit/credit_llada_cases",
+            "credit_full_prefix-01",
+            [
+                (["trace", -1], None),
+                (["trace", 0, "in", 1], 9),
+                (["trace", 0, "f", 0, 1], 0),
+                (["trace", 0, "f", 0, 2], 1.5),
+                (["trace", 0, "f", 0, 3], 1.5),
+                (["tokens", -1], 0),
+            ],
+        ),
+        (
+            "s2d2/s2d2_sdar_cases",
+            "s2d2_sdar_edge-12",
+            [
+                (["trace", 4], None),
+                (["trace", 1, "w", 0], 99),
+                (["trace", 1, "span", 1], 1),
+                (["trace", 1, "f", 0, 1], 0),
+                (["trace", 1, "p", 0], 0.5),
+                (["tokens", 0], 0),
+            ],
+        ),
+        (
+            "wino/wino_llada_cases",
+            "wino_llada-01",
+            [
+                (["steps"], 1),
+                (["trace", 1, "f", 0, 1], 0),
+                (["trace", 1, "f", 0, 2], 1.5),
+                (["trace", 1, "r"], [99]),
+                (["tokens", -1], 0),
+            ],
+        ),
+        (
             "diffusion_gemma/diffusion_gemma_generate_cases",
             "dg-default-04",
             [

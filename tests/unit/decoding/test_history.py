@@ -12,8 +12,8 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.history import History
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.decoding.settled import SettledChoices
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from support.step_tables import report
@@ -49,19 +49,17 @@ BEFORE = scores(p3=(5, 0.7), p4=(6, 0.7), p5=(7, 0.4), p6=(8, 0.9))
 def test_choices_that_stay_as_they_were_are_settled(
     now: dict[int, PositionScore], settled: list[int]
 ) -> None:
-    choices = SettledChoices(D2FSettings(settled=0.05))
-    assert choices.positions(now, now) == []  # there is no report before
-    choices.record(BEFORE, filled=True)
-    assert choices.positions(now, now) == settled
+    history = History(D2FSettings(settled=0.05))
+    assert history.settled(now, now) == []  # there is no report before
+    assert history.after(BEFORE, filled=True).settled(now, now) == settled
 
 
 @pytest.mark.parametrize(("settled", "filled"), [(0.05, False), (None, True)])
 def test_nothing_is_settled_by_a_step_that_filled_nothing_or_without_the_setting(
     settled: float | None, filled: bool
 ) -> None:
-    choices = SettledChoices(D2FSettings(settled=settled))
-    choices.record(BEFORE, filled=filled)
-    assert choices.positions(BEFORE, BEFORE) == []
+    history = History(D2FSettings(settled=settled)).after(BEFORE, filled=filled)
+    assert history.settled(BEFORE, BEFORE) == []
 
 
 COMMON = {"max_new_tokens": 32, "block_size": 8, "confidence_threshold": 0.95, "stop_at_eos": False}
