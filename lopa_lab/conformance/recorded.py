@@ -15,6 +15,7 @@ from lopa_lab.conformance.compare import (
     compare_uncached_blocks,
     compare_windows,
 )
+from lopa_lab.conformance.indel import compare_indels, indel_settings
 from lopa_lab.conformance.multi_block import compare_multi_block, multi_block_settings
 from lopa_lab.conformance.nemotron import (
     autoregressive_settings,
@@ -86,6 +87,11 @@ ROWS = (
         llada21_settings,
         compare_edited_blocks,
         "llada21_quality llada21_speed llada21_default llada21_other llada21_eos llada21_edge",
+    ),
+    Rows(
+        indel_settings,
+        compare_indels,
+        "llada22_budget llada22_chain llada22_cumulative llada22_default llada22_edge llada22_eos llada22_threshold",
     ),
     Rows(
         nemotron_settings, compare_nemotron, "nld_threshold nld_schedule nld_full_context nld_budget nld_stop"

@@ -48,7 +48,8 @@ class ModelShape:
     """Properties of a model that runner, cache and vocabulary need, whatever runs it. `shifted`: row p - 1 of the
     logits decides position p, as in the autoregressive model that Dream was trained from; else row p does. Ids from
     `unpadded_vocab_size` on, if given, are padding and are never chosen. `canvas_length`: positions that a model
-    without a mask token (`NO_MASK`) denoises together, from random tokens; 0: the model fills masks."""
+    without a mask token (`NO_MASK`) denoises together, from random tokens; 0: the model fills masks. `delete_token_id`,
+    `split_token_id`: see `Vocabulary`."""
 
     family: str
     vocab_size: int
@@ -63,6 +64,8 @@ class ModelShape:
     stop_token_ids: tuple[int, ...] = ()
     unpadded_vocab_size: int | None = None
     canvas_length: int = 0
+    delete_token_id: int | None = None
+    split_token_id: int | None = None
 
     @property
     def kv_shape(self) -> tuple[int, int, int, int]:

@@ -16,6 +16,7 @@ from lopa_ray.decoding.decoders.block_diffusion import BLOCK_DIFFUSION
 from lopa_ray.decoding.decoders.dmax import DMAX
 from lopa_ray.decoding.decoders.editing import EDITING
 from lopa_ray.decoding.decoders.fast_dllm import FAST_DLLM
+from lopa_ray.decoding.decoders.indel import INDEL
 from lopa_ray.decoding.decoders.lopa import D2F, LOPA
 from lopa_ray.decoding.decoders.multi_block import MULTI_BLOCK
 from lopa_ray.decoding.decoders.nemotron import NEMOTRON
@@ -39,6 +40,7 @@ DECODERS = {
         FAST_DLLM,
         BLOCK_DIFFUSION,
         EDITING,
+        INDEL,
         DMAX,
         MULTI_BLOCK,
         NEMOTRON,

@@ -117,6 +117,8 @@ class Family(PublishedFamily):
             pad_token_id=tokens.pad,
             bos_token_id=tokens.bos,
             stop_token_ids=tokens.stops,
+            delete_token_id=tokens.delete,
+            split_token_id=tokens.split,
             quantization=quantization,
             fp8=fp8,
             **sizes,
@@ -148,7 +150,8 @@ class Family(PublishedFamily):
             raw[PARAMETERS] = config.yarn.to_json(raw.pop(self.config_keys["rope_theta"]))
         if config.quantization in QUANTIZATION_CONFIGS:
             raw["quantization_config"] = QUANTIZATION_CONFIGS[config.quantization]
-        return raw | {key: getattr(config, key) for key in TOKEN_ID_KEYS}
+        tokens = {key: getattr(config, key) for key in TOKEN_ID_KEYS}
+        return raw | {key: token for key, token in tokens.items() if token is not None}
 
 
 def _read_fields(
