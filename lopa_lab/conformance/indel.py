@@ -56,7 +56,7 @@ def compare_indels(case: Case, run: ReplayedRun) -> Iterator[Difference]:
         )
         targets = {source: at for at, source in sources.items() if source is not None}
         kinds = {at for at, _ in call.get("op", ())}
-        writes = dict((write[0], write[-1]) for write in [*call.get("f", ()), *call.get("ed", ())])
+        writes = {write[0]: write[-1] for write in [*call.get("f", ()), *call.get("ed", ())]}
         expected = {targets[at]: token for at, token in writes.items() if at in targets and at not in kinds}
         yield from check("writes", number, expected, dict(outcome.fills))
         yield from check(

@@ -69,7 +69,7 @@ class IndelSession(EditedBlocksSession):
         self._indels = IndelBlock(frozenset(self._open_positions))
 
     @cached_property
-    def _rule(self) -> IndelRule:
+    def rule(self) -> IndelRule:
         s, vocabulary = self.settings, self.vocabulary
         return IndelRule(
             mask=vocabulary.mask_token_id,
@@ -84,7 +84,7 @@ class IndelSession(EditedBlocksSession):
     @property
     def step_limit(self) -> int:
         blocks = self.settings.max_new_tokens // self.settings.block_size + 2
-        return blocks * (self._rule.max_calls + 1)
+        return blocks * (self.rule.max_calls + 1)
 
     @property
     def _block_is_final(self) -> bool:
@@ -105,7 +105,7 @@ class IndelSession(EditedBlocksSession):
             return plan
         canvases = [branch.canvas for branch in self._branches]
         most = max(
-            self._indels.num_candidates(self._ids(canvas, self._block_answer_span), self._rule)
+            self._indels.num_candidates(self._ids(canvas, self._block_answer_span), self.rule)
             for canvas in canvases
         )
         # Steps of few kinds are of few shapes on an accelerator.
@@ -141,7 +141,7 @@ class IndelSession(EditedBlocksSession):
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         ids = self._ids(self._canvas, scores)
         candidates = {p: self._candidates(p, scores[p]) for p in ids}
-        step = self._indels.step(ids, candidates, self._rule)
+        step = self._indels.step(ids, candidates, self.rule)
         self._indels, self._moves = step.block, step.moves
         if step.moves:
             mask = self.vocabulary.mask_token_id
@@ -163,7 +163,7 @@ class IndelSession(EditedBlocksSession):
         return {
             p: self._shown(score)
             for p, score in super()._forkable(scores).items()
-            if p not in moved and score.report.tokens.item(score.row) not in self._rule.special
+            if p not in moved and score.report.tokens.item(score.row) not in self.rule.special
         }
 
 
