@@ -69,6 +69,7 @@ class BranchRunner:
             config.canvas_length,
             config.delete_token_id,
             config.split_token_id,
+            config.routing_block,
         )
         self._lm_head = LMHead(model)
         self._inputs = TokenInputs(model)

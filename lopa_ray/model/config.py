@@ -68,6 +68,11 @@ class ModelShape:
     split_token_id: int | None = None
 
     @property
+    def routing_block(self) -> int:
+        """Positions per block, from 0 on, whose rows have to be in one forward; 0: any rows may be."""
+        return 0
+
+    @property
     def kv_shape(self) -> tuple[int, int, int, int]:
         """Shape of one position's keys and values: (layers, 2, KV heads, head dim)."""
         return (self.num_layers, 2, self.num_kv_heads, self.head_dim)
@@ -186,6 +191,10 @@ class NativeConfig(ModelShape):
             if self.experts.count < size:  # else each shard has one or more, whether or not they are as many
                 sizes["experts"] = self.experts.count
         return sizes
+
+    @property
+    def routing_block(self) -> int:
+        return self.experts.block_size if self.experts is not None and self.experts.capacity else 0
 
     @property
     def rotary_dim(self) -> int:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.kernels.choose_experts import choose_experts
+from lopa_ray.model.block_routing import within_blocks
 from lopa_ray.model.experts_config import ExpertsConfig
 
 
@@ -30,14 +31,19 @@ class Router(nn.Module):
         if experts.router == "sigmoid":
             self.expert_bias = nn.Parameter(torch.empty(experts.count, dtype=torch.float32))
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows x [R, D] → experts int64 [R, P] by falling score, and their weights fp32 [R, P]."""
+    def forward(self, x: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Rows x [R, D] → experts int64 [R, P] by falling score, and their weights fp32 [R, P]. `blocks`: see
+        `within_blocks`."""
         experts = self._experts
+        bias: Tensor | None = self.expert_bias
+        logits = self._product(x.float(), self.weight, None)
+        if blocks is not None and bias is not None:
+            bias = bias + within_blocks(logits.sigmoid() + bias, blocks, experts.capacity)
         return choose_experts(
-            self._product(x.float(), self.weight, None),
-            self.expert_bias,
+            logits,
+            bias,
             per_token=experts.per_token,
-            groups=experts.groups,
-            kept_groups=experts.kept_groups,
+            groups=1 if experts.capacity else experts.groups,
+            kept_groups=1 if experts.capacity else experts.kept_groups,
             scale=experts.scale,
         )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lopa_ray.kernels.rms_norm import add_rms_norm
 from lopa_ray.kernels.rotary import rotate_qkv
+from lopa_ray.model.block_routing import blocks_of
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.draft_adapter import DraftAdapter
 from lopa_ray.model.experts import MixtureOfExperts
@@ -74,11 +75,12 @@ class Layer(nn.Module):
         attention: AttentionFn,
         kv: Tensor | None,
         draft_rows: Tensor | None,
+        blocks: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D]. Residual sums
         are left to the norm that follows, which is one kernel with them. `rotation` is for the rows' positions.
         `kv` [2, R, K, E], if given, receives keys and values. All have the model's dtype. `draft_rows`: see
-        `MaskPredictor.__call__`."""
+        `MaskPredictor.__call__`; `blocks`: see `MixtureOfExperts`."""
         x, normed = self.attn_norm(x, delta)
         qkv = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         q_weight = None if self.q_norm is None else self.q_norm.weight
@@ -91,7 +93,7 @@ class Layer(nn.Module):
         if self.draft is not None and draft_rows is not None:
             projected = projected + self.draft(heads, draft_rows)
         x, normed = self.mlp_norm(x, projected)
-        return x, self.mlp(normed)
+        return x, self.mlp(normed, blocks) if isinstance(self.mlp, MixtureOfExperts) else self.mlp(normed)
 
 
 class Transformer(nn.Module):
@@ -139,8 +141,10 @@ class Transformer(nn.Module):
         x = embed_softly(self.embed, ids, input_weights, self.config.mask_token_id)
         delta = torch.zeros_like(x)
         rotation = Rotation.of(self.config, positions, x.dtype)
+        routing_block = self.config.routing_block
+        blocks = blocks_of(positions, routing_block) if routing_block else None
         for index, layer in enumerate(self.layers):
             own_kv = None if kv is None else kv[index]
-            x, delta = layer(index, x, delta, rotation, attention, own_kv, draft_rows)
+            x, delta = layer(index, x, delta, rotation, attention, own_kv, draft_rows, blocks)
         hidden: Tensor = self.norm(x, delta)[1]
         return hidden

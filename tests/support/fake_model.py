@@ -14,9 +14,7 @@ from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.step_reports import pack_reports
 
-VOCABULARY = Vocabulary(
-    size=50, mask_token_id=49, eos_token_id=48, delete_token_id=47, split_token_id=46
-)
+VOCABULARY = Vocabulary(size=50, mask_token_id=49, eos_token_id=48, delete_token_id=47, split_token_id=46)
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ LLADA2 = Family(
         "routed_scaling_factor": 2.5,
         "num_shared_experts": 0,
         "first_k_dense_replace": 0,
+        "expert_capacity": 0,
+        "block_size": 32,
     },
     mask_token_id=156895,
     supported_values={
@@ -65,8 +67,6 @@ LLADA2 = Family(
         "use_qkv_bias": (False, None),
         "use_sliding_window": (False, None),
         "score_function": ("sigmoid", None),
-        # Above 0 experts are chosen by whole blocks of rows.
-        "expert_capacity": (None, 0),
     },
     published_modules=QWEN_PUBLISHED_MODULES
     | {
@@ -94,6 +94,8 @@ LLADA2 = Family(
         "groups": "n_group",
         "kept_groups": "topk_group",
         "scale": "routed_scaling_factor",
+        "capacity": "expert_capacity",
+        "block_size": "block_size",
     },
     eos_key="pad_token_id",
     transformers_type="glm4_moe",
