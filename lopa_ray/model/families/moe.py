@@ -100,7 +100,7 @@ LLADA2 = Family(
     eos_key="pad_token_id",
     transformers_type="glm4_moe",
     transformers_expert_keys={"count": "n_routed_experts", "shared": "n_shared_experts"},
-    checked_against="recorded logits and routing, decodes of LLaDA2.0, LLaDA2.1, DMax and MultiBD; transformers' "
+    checked_against="recorded logits and routing, decodes of LLaDA2.0, 2.1 and 2.2, DMax and MultiBD; transformers' "
     "GLM-4-MoE",
     checkpoints=(
         PublishedCheckpoint("inclusionAI/LLaDA2.0-mini", 30.3, "models/llada2.0-mini"),
@@ -111,6 +111,7 @@ LLADA2 = Family(
         PublishedCheckpoint(
             "inclusionAI/LLaDA2.1-flash", 191.7, "models/llada2.1-flash", "HumanEval+ 89.6 at TPF 13.8"
         ),
+        PublishedCheckpoint("inclusionAI/LLaDA2.2-flash", 191.7, "models/llada2.2-flash"),
         PublishedCheckpoint("Zigeng/DMax-16B", 30.3, "models/dmax-16b"),
         PublishedCheckpoint(
             "Zigeng/DMax-Math-16B", 30.3, "models/dmax-16b", "GSM8K at TPF 5.47 (LLaDA2.0-mini: 2.04)"
