@@ -49,16 +49,10 @@ def compare_indels(case: Case, run: ReplayedRun) -> Iterator[Difference]:
         answer = outcome.canvas[max(0, start - run.prompt_len) : end]
         yield from check("ids after", number, call["y"][-len(answer) :], list(answer))
         first = max(start, run.prompt_len)
-        sources = _sources(call, range(first, start + length))
+        moves, writes = _moves_and_writes(call, range(first, start + length), run.mask_token_id)
         moved = [list(move) for step in outcome.rule_steps for move in step.moves]
-        yield from check(
-            "moves", number, [[source, at] for at, source in sources.items() if source != at], moved
-        )
-        targets = {source: at for at, source in sources.items() if source is not None}
-        kinds = {at for at, _ in call.get("op", ())}
-        writes = {write[0]: write[-1] for write in [*call.get("f", ()), *call.get("ed", ())]}
-        expected = {targets[at]: token for at, token in writes.items() if at in targets and at not in kinds}
-        yield from check("writes", number, expected, dict(outcome.fills))
+        yield from check("moves", number, moves, moved)
+        yield from check("writes", number, writes, dict(outcome.fills))
         yield from check(
             "done", number, bool(call["done"] or call.get("final")), _is_last(run, number, start)
         )
@@ -67,14 +61,25 @@ def compare_indels(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     yield from check("tokens", 0, tokens, run.tokens[: len(tokens)])
 
 
-def _sources(call: dict[str, Any], positions: range) -> dict[int, int | None]:
-    """Position → where its content was before the call; None: nowhere."""
-    kinds = dict(call.get("op", ()))
+def _moves_and_writes(
+    call: dict[str, Any], positions: range, mask: int
+) -> tuple[list[list[int | None]], dict[int, int]]:
+    """Where what a call has moved was before (None: it is a new mask), and what it has written, by position."""
+    kinds, ids = dict(call.get("op", ())), call["x"][-len(positions) :]
+    written = {write[0]: write[-1] for write in [*call.get("f", ()), *call.get("ed", ())]}
     content: list[int | None] = []
     for at in positions:
         content += {"D": [], "S": [None, at]}.get(kinds.get(at, ""), [at])
     content += [None] * len(positions)
-    return dict(zip(positions, content, strict=False))
+    moves, writes = [], {}
+    for at, source, token in zip(positions, content, ids, strict=False):
+        new = None if source is None or source in kinds else written.get(source)
+        kept = None if new == mask else source
+        if new is not None and new != mask:
+            writes[at] = new
+        if kept != at and not (kept is None and token == mask):
+            moves.append([kept, at])
+    return moves, writes
 
 
 def _is_last(run: ReplayedRun, number: int, start: int) -> bool:

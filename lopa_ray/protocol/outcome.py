@@ -41,9 +41,9 @@ class Decision:
 
 
 class Move(NamedTuple):
-    """The content of a position that an insertion or deletion has moved there."""
+    """The content of a position that a step has moved there."""
 
-    source: int | None  # where it was before; None: nowhere, it is a mask
+    source: int | None  # where it was before; None: nowhere, it is a new mask
     target: int
 
 
@@ -52,9 +52,10 @@ class RuleStep:
     """The decisions of one step of the unmasking rule. With verified lookahead a step may have several."""
 
     branch: int | None  # whose report the rule took; None: a report that an earlier step brought, or none
-    filled: tuple[Decision, ...]  # in the order of filling; one with the mask token empties its position
+    filled: tuple[Decision, ...]  # in the order of filling
     moves: tuple[Move, ...] = ()
-    """What moves before the fills, each from the canvas as it was. Content that moves nowhere is lost."""
+    """What moves before the fills, each from the canvas as it was: insertions and deletions. Content that moves nowhere
+    is lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class IndelStep(NamedTuple):
     block: IndelBlock
     moves: tuple[Move, ...] = ()
     written: Mapping[int, tuple[int, Likely]] = {}
-    """Position → the position that was scored for it, and its token; a mask where a token is given up."""
+    """Position → the position that was scored for it, and its token."""
 
 
 class IndelBlock(NamedTuple):
@@ -140,8 +140,6 @@ class IndelBlock(NamedTuple):
     def _moved(self, ids: Ids, writes: Mapping[int, Likely], rule: IndelRule) -> IndelStep:
         """Carry out DELETE and SPLIT. The part between two given tokens is a block of its own."""
         ops = {p: likely.token for p, likely in writes.items() if likely.token in (rule.delete, rule.split)}
-        if not ops:
-            return IndelStep(self, written={p: (p, likely) for p, likely in writes.items()})
         sources: dict[int, int | None] = {}
         for _, part in groupby(enumerate(ids), lambda item: item[1] - item[0]):
             positions = [p for _, p in part]
@@ -151,15 +149,21 @@ class IndelBlock(NamedTuple):
                     content.append(p)
                 elif ops[p] == rule.split:
                     content += [None, p]
-            content += [None] * len(positions)
-            sources |= zip(positions, content, strict=False)
-        moves = tuple(Move(source, p) for p, source in sources.items() if source != p)
+            sources |= zip(positions, content + [None] * len(positions), strict=False)
+        original = frozenset(p for p, source in sources.items() if source in self.original)
         written = {
             p: (source, writes[source])
             for p, source in sources.items()
             if source is not None and source in writes and source not in ops
         }
-        original = frozenset(p for p, source in sources.items() if source in self.original)
+        emptied = {p for p, (_, likely) in written.items() if likely.token == rule.mask}
+        moves = tuple(
+            Move(None if p in emptied else source, p)
+            for p, source in sources.items()
+            if (source != p or p in emptied)
+            and not (ids[p] == rule.mask and (source is None or p in emptied))
+        )
+        written = {p: write for p, write in written.items() if p not in emptied}
         return IndelStep(self._replace(original=original), moves, written)
 
 
