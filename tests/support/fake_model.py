@@ -63,6 +63,9 @@ class FakeModel:
         top = len(candidates) or plan.sampling_params.top_logprobs
         logprobs = np.log(np.maximum(probabilities, 1e-9)).astype(np.float32)
         top_tokens = (tokens[:, None] + np.arange(top, dtype=np.int32)) % self.vocabulary.size
+        if plan.scores_decided and top and not candidates:
+            # Where decided tokens are scored, the mask token may be the most likely one.
+            top_tokens[rng.random(n) < 0.1, 0] = mask
         return BranchReport(
             step=plan.step,
             branch=branch,
