@@ -25,6 +25,7 @@ MASK_IN_PROMPT = "is the mask token"
 _WITH_MASK = (
     *("sdar_edge-07", "sdar_moe_edge-02", "llada2_edge-05", "llada21_edge-01", "dmax_edge-10"),
     *("localleap_llada_edge-04", "localleap_dream_edge-12"),
+    *("llada22_edge-06", "llada22_edge-10"),
 )
 
 REFUSED = {
