@@ -17,6 +17,7 @@ from lopa_ray.model.experts_config import ExpertsConfig
 from lopa_ray.model.router import Router
 from support.checkpoints import edit_json
 from support.paths import MODELS
+from support.thread_tensor_parallel import engine_in_two_shards
 from support.transformers_checkpoints import runner_of
 
 CAPACITY, BLOCK = 6, 8
@@ -106,6 +107,8 @@ def test_tokens_do_not_depend_on_what_is_decoded_along(tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="whole blocks of 8 positions"):
             engine.generate([[1]], decoder="vanilla")
     assert together == alone
+    with engine_in_two_shards(Config.parse({"model": model, "decode": decode})) as engine:
+        assert [result.token_ids for result in engine.generate(prompts)] == together
     # Without block routing the same weights decode otherwise.
     edit_json(tmp_path / "config.json", expert_capacity=0)
     with LocalEngine.from_config(Config.parse({"model": model, "decode": decode})) as engine:
