@@ -103,31 +103,27 @@ class IndelSession(EditedBlocksSession):
         plan = super()._plan(num_branches)
         if not plan.branches[0].scored:
             return plan
-        canvases = [branch.canvas for branch in self._branches]
-        most = max(
-            self._indels.num_candidates(self._ids(canvas, self._block_answer_span), self.rule)
-            for canvas in canvases
-        )
+        inputs = (self._ids(branch.canvas, self._block_answer_span) for branch in self._branches)
+        most = max(self._indels.num_candidates(ids, self.rule) for ids in inputs)
+        most += len(self._early_ends(self._block.start))
         # Steps of few kinds are of few shapes on an accelerator.
-        most = min(1 << (most + self._num_early_ends - 1).bit_length(), self.vocabulary.size)
+        most = min(1 << (most - 1).bit_length(), self.vocabulary.size)
         params = plan.sampling_params
         return replace(plan, sampling_params=replace(params, top_logprobs=max(params.top_logprobs, most)))
 
-    @property
-    def _num_early_ends(self) -> int:
-        return len(self.end_token_ids) if self._block.start < self.sampling_params.no_eos_before else 0
+    def _early_ends(self, position: int) -> tuple[int, ...]:
+        """The tokens that would end the answer too early."""
+        return self.end_token_ids if position < self.sampling_params.no_eos_before else ()
 
     def _candidates(self, position: int, score: PositionScore) -> list[Likely]:
-        """The most likely tokens, without those that would end the answer too early."""
-        report, row = score.report, score.row
-        early = self.end_token_ids if position < self.sampling_params.no_eos_before else ()
+        """The most likely tokens that the position may get."""
+        report, row, early = score.report, score.row, self._early_ends(position)
+        tops = zip(report.top_tokens[row].tolist(), report.top_logprobs[row].tolist(), strict=True)
         chosen = report.tokens.item(row)
         # Where a probability is almost 1, its logarithm is too coarse to compare positions by.
         return [
             Likely(token, score.probability if token == chosen else math.exp(logprob), logprob)
-            for token, logprob in zip(
-                report.top_tokens[row].tolist(), report.top_logprobs[row].tolist(), strict=True
-            )
+            for token, logprob in tops
             if token not in early
         ]
 

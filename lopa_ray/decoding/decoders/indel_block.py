@@ -151,20 +151,16 @@ class IndelBlock(NamedTuple):
                     content += [None, p]
             sources |= zip(positions, content + [None] * len(positions), strict=False)
         original = frozenset(p for p, source in sources.items() if source in self.original)
-        written = {
-            p: (source, writes[source])
-            for p, source in sources.items()
-            if source is not None and source in writes and source not in ops
-        }
-        emptied = {p for p, (_, likely) in written.items() if likely.token == rule.mask}
-        moves = tuple(
-            Move(None if p in emptied else source, p)
-            for p, source in sources.items()
-            if (source != p or p in emptied)
-            and not (ids[p] == rule.mask and (source is None or p in emptied))
-        )
-        written = {p: write for p, write in written.items() if p not in emptied}
-        return IndelStep(self._replace(original=original), moves, written)
+        moves: list[Move] = []
+        written: dict[int, tuple[int, Likely]] = {}
+        for p, source in sources.items():
+            new = writes.get(source) if source is not None and source not in ops else None
+            kept = None if new is not None and new.token == rule.mask else source
+            if new is not None and kept is not None:
+                written[p] = kept, new
+            if kept != p and not (kept is None and ids[p] == rule.mask):
+                moves.append(Move(kept, p))
+        return IndelStep(self._replace(original=original), tuple(moves), written)
 
 
 def _best(candidates: Sequence[Likely], banned: Collection[int | None]) -> Likely:
