@@ -17,8 +17,8 @@ os.environ.update(
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
     RAY_USAGE_STATS_ENABLED="0",
 )
-# What commands remember of earlier runs is none of these tests', and not theirs to write.
-os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="lopa-tests-")
+# What commands and engines remember of earlier runs is none of these tests', and not theirs to write.
+os.environ["XDG_CONFIG_HOME"] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="lopa-tests-")
 # Without one Ray would write one into the home folder.
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 

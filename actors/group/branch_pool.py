@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, cast
 
 from actors.calls.actor_errors import IN_A_STEP, cause_of, is_death
 from actors.calls.rpc import RPCBatch, death_of_worker
@@ -12,6 +12,7 @@ from actors.calls.worker_handle import WorkerHandle
 from actors.steps.step_transport import StepTransport
 from actors.workers.worker_factory import WorkerFactory
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
+from lopa_ray.protocol.forward_costs import ForwardCosts
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.step_report import StepReport
@@ -128,6 +129,12 @@ class BranchPool:
     async def check_alive(self) -> None:
         """Raises WorkerLostError if a worker is lost. For an idle group, which has no step that would show it."""
         await self._gather(RPCBatch({worker: worker.call("ping") for worker in self.workers}), "answer")
+
+    async def forward_costs(self) -> ForwardCosts:
+        """The costs of a forward of the first worker; the others wait, and are taken to be alike."""
+        first = self.workers[0]
+        [(costs, *_)] = await self._gather(RPCBatch({first: first.call("forward_costs")}), "time forwards")
+        return cast(ForwardCosts, costs)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Checksums per worker, per slot; the slots of the first shard come before the slots of the next."""

@@ -211,6 +211,8 @@ class Master:
         """Send the steps that may be in flight, process the oldest. Raises why one failed; the next call repeats it."""
         if not self._in_flight and self.membership.change_due:
             await self.membership.change(self.scheduler)
+        if self.scheduler.lacks_costs and not self._in_flight:
+            self.scheduler.set_costs(await self.membership.pool.forward_costs())
         try:
             try:
                 self._send_steps()

@@ -19,6 +19,7 @@ from actors.transfer.rendezvous import Rendezvous
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.protocol.forward_costs import ForwardCosts
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.step_report import StepReport
 
@@ -137,6 +138,13 @@ class BranchWorker:
         """Call a method of the `BranchRunner` between steps."""
         with self._guarded():
             return getattr(self._runner, method)(*arguments)
+
+    def forward_costs(self) -> ForwardCosts:
+        """See `lopa_ray.execution.cost_trial.forward_costs`. Between steps."""
+        from lopa_ray.execution.cost_trial import forward_costs
+
+        with self._guarded():
+            return forward_costs(self._spec.config, self._runner)
 
     def execute(self, plan: StepPlan) -> StepReport:
         """`launch`, and the report of the step; a report has the scores if it is of the first shard."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cluster.command_line.end_signals import ignored_signals
 from cluster.command_line.progress import ShownTask
 from lopa_ray.engine.config import Config
-from lopa_ray.execution.model_files import download_weights, pin_model
+from lopa_ray.execution.model_files import download_weights, pin_model, unmade_model
 from lopa_ray.model.hub.repository import short_name
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ def open_engine(config: Config, *, local: bool) -> Iterator[Engine]:
     """An engine in this process or on Ray actors, which is always closed. A terminal shows what it waits for."""
     config = pin_model(config)
     if local or not os.environ.get("RAY_ADDRESS"):
+        if (unmade := unmade_model(config.model)) is not None:
+            with ShownTask(f"Fetching {unmade.requirement}", unit="tensors converted") as task:
+                unmade.make(task.move_within)
         download_weights(config.model)  # it has progress bars of its own
     engine = _open_local(config) if local else _open_on_ray(config)
     try:

@@ -14,6 +14,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.result import GenerationResult, TraceStep
+from lopa_ray.execution.number_format import number_format
 
 if TYPE_CHECKING:
     from lopa_ray.engine.base import OnStep
@@ -37,8 +38,11 @@ def result_as_dict(result: GenerationResult, settings: GenerationSettings) -> di
     }
 
 
-def stats_table(result: GenerationResult, recorder: StepRecorder, model: ModelSettings) -> Table:
-    """The small table under an answer, whose steps `recorder` has. `model`: as the engine has it."""
+def stats_table(
+    result: GenerationResult, recorder: StepRecorder, model: ModelSettings, num_workers: int
+) -> Table:
+    """The small table under an answer, whose steps `recorder` has. `model` and `num_workers`: as the
+    engine has them."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
@@ -48,7 +52,7 @@ def stats_table(result: GenerationResult, recorder: StepRecorder, model: ModelSe
     table.add_row("tokens/s", f"{result.tps:.1f}")
     table.add_row("forwards", f"{result.forwards}")
     table.add_row("finish reason", result.finish_reason)
-    table.add_row("dtype", f"{model.dtype} on {model.device}")
+    table.add_row("dtype", number_format(model, num_workers))
     if result.mean_depth > 1:
         table.add_row("depth", f"{result.mean_depth:.2f} denoising steps per step")
     if recorder.accepted:

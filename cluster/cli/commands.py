@@ -140,7 +140,7 @@ def serve(
     with ShownTask("Importing Ray Serve"):
         from cluster.serving.launch import ServeLauncher
     overrides = engine.overrides()
-    launcher = ServeLauncher(config)
+    launcher = ServeLauncher(config or engine.preset())
     launcher.apply_options(
         host=host,
         port=port,
@@ -186,7 +186,7 @@ def models(
         str | None,
         typer.Argument(
             metavar="[DIR|NAME|WORD]",
-            help="Checkpoint: folder, Hub name, demo. A word lists those with it; without one, all are listed.",
+            help="Checkpoint: folder, Hub name, smollm2 or demo. A word lists those with it; without one, all.",
         ),
     ] = None,
     assignments: options.SetOption = None,
@@ -199,9 +199,9 @@ def models(
     """
     from cluster.cli.checkpoint_needs import print_needs
     from cluster.cli.model_families import print_families
-    from lopa_ray.execution.model_files import DEMO
+    from lopa_ray.execution.model_files import WORDS
 
-    named = checkpoint is not None and ("/" in checkpoint or checkpoint == DEMO or Path(checkpoint).is_dir())
+    named = checkpoint is not None and ("/" in checkpoint or checkpoint in WORDS or Path(checkpoint).is_dir())
     if checkpoint is not None and named:
         overrides = options.parse_overrides(assignments, model=checkpoint)
         print_needs(Config.parse({}, overrides), as_json=as_json)
@@ -228,7 +228,7 @@ def doctor(
 @app.command("config")
 def show_config(
     *,
-    config: options.ConfigOption = "demo",
+    config: options.OptionalConfigOption = None,
     engine: Annotated[EngineOptions, engine_options("set", "decoder")],
 ) -> None:
     """Print the settings as YAML, without settings that are left to the checkpoint's generation_config.json."""

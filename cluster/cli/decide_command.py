@@ -71,7 +71,7 @@ def decide(
     overrides.setdefault("decisions", {}).update(
         {name: value for name, value in named.items() if value is not None}
     )
-    loaded = Config.load(config or "demo", overrides)
+    loaded = Config.load(config or engine.preset() or "demo", overrides)
     asked = read_questions(predicates or [], choices or [], scores or [], questions)
     if source is not None and given is not None:
         raise SettingsError("--input takes no INPUT; leave one of them out")

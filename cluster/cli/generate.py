@@ -88,7 +88,7 @@ def generate_one(
         answer = result.text if result.text is not None else " ".join(map(str, result.token_ids))
         console.print(answer, markup=False, soft_wrap=True)
         console.print()
-        console.print(stats_table(result, recorder, engine.config.model))
+        console.print(stats_table(result, recorder, engine.config.model, engine.num_workers))
 
 
 def _show_decided(stack: ExitStack, session: DecodeSession) -> OnStep:

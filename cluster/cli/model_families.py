@@ -16,13 +16,14 @@ from rich.text import Text
 
 from lopa_ray.config.yaml_files import read_config
 from lopa_ray.errors import SettingsError
+from lopa_ray.execution.model_files import WORDS
 from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.transformers_models.families import TRANSFORMERS_FAMILIES
 
 _BEGIN = (
-    "To begin: demo, the model in this package, and of the published checkpoints Dream-org/Dream-v0-Instruct-7B with "
-    "--config d2f-dream-7b, on a GPU of 24 GB or more. Of them all this project has run demo alone; the others are "
-    "checked against recorded decodes of small models with their code."
+    "To begin on a CPU: smollm2, which writes English and fetches 93 MB (docs/smollm2.md), and demo, the small model "
+    "in this package. On a GPU of 24 GB or more: Dream-org/Dream-v0-Instruct-7B with --config d2f-dream-7b. This "
+    "project has run smollm2 and demo; the others are checked against recorded decodes of small models with their code."
 )
 _LEGEND = (
     "Checkpoints on the Hugging Face Hub by family: weights in bfloat16, settings for --config (with --model NAME "
@@ -108,8 +109,8 @@ def print_families(word: str | None, *, as_json: bool) -> None:
             near = get_close_matches(word.lower(), words, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise SettingsError(
-                f"got {word!r}; {hint}allowed: a folder with a config.json, a name on the Hub as org/name, demo, or a "
-                "word that a line of `lopa models` has"
+                f"got {word!r}; {hint}allowed: a folder with a config.json, a name on the Hub as org/name, "
+                f"{', '.join(WORDS)}, or a word that a line of `lopa models` has"
             )
     if as_json:
         print("\n".join(json.dumps(row) for row in families))

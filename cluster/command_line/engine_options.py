@@ -20,6 +20,7 @@ from cluster.command_line.options import (
 )
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
+from lopa_ray.model.wheels.wheel_model import WHEEL_MODELS
 
 
 class EngineOptions(dict[str, Any]):
@@ -37,9 +38,14 @@ class EngineOptions(dict[str, Any]):
             raise SettingsError(f"unknown section {unknown[0]!r}; allowed: {', '.join(Config.model_fields)}")
         return overrides
 
+    def preset(self) -> str | None:
+        """The preset that goes with the model of these options, if there is one. Raises SettingsError."""
+        wheel = WHEEL_MODELS.get(str(self.overrides().get("model", {}).get("path")))
+        return None if wheel is None else wheel.preset
+
     def load(self, source: str | None) -> Config:
-        """A file or preset with these options on top; None: the preset demo. Raises SettingsError."""
-        return Config.load(source or "demo", self.overrides())
+        """A file or preset with these options on top; None: the model's preset, or demo. Raises SettingsError."""
+        return Config.load(source or self.preset() or "demo", self.overrides())
 
 
 def engine_options(*patterns: str, without: Collection[str] = ()) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ ENGINE_OPTIONS = {
         "model.path",
         str,
         metavar="DIR|NAME",
-        help="Checkpoint: folder, Hub name (org/name or org/name@revision), demo (model.path).",
+        help="Checkpoint: folder, Hub name (org/name or org/name@revision), smollm2, demo (model.path).",
     ),
     "lora": _option(
         "model.lora", str, metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."

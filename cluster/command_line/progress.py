@@ -60,6 +60,10 @@ class ShownTask:
     def move_to(self, completed: int) -> None:
         self._update(completed=completed)
 
+    def move_within(self, completed: int, total: int) -> None:
+        """For a task whose total is known later."""
+        self._update(completed=completed, total=total)
+
     def _update(self, **fields: Any) -> None:
         if self._shown is not None:
             display, number = self._shown

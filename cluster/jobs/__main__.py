@@ -24,7 +24,7 @@ def decode(
     output: Annotated[
         str, typer.Option(metavar="FILE|URL", help="Results as JSONL; an absolute path or a URL.")
     ],
-    config: options.ConfigOption = "demo",
+    config: options.OptionalConfigOption = None,
     groups: Annotated[int, typer.Option(min=1, help="Decode groups, each with its workers.")] = 1,
     engine: Annotated[
         EngineOptions, engine_options("model.*", "decode.*", "group.*", "set", without=("suffix",))

@@ -32,7 +32,7 @@ from lopa_ray.decoding.decoders import merge_decoder_settings, register_decoder
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.execution.model_files import download_weights
-from lopa_ray.execution.model_spec import resolve_dtype
+from lopa_ray.execution.number_format import number_format
 from lopa_ray.model.hub.repository import short_name
 
 DRAIN_TIMEOUT_S = 600.0  # requests that take longer than this after SIGTERM are cut off
@@ -255,8 +255,8 @@ def _call_if_alive(node: RayNode, function: Callable[..., object], *arguments: o
 
 
 def _with_dtype(entry: ModelEntry) -> str:
-    model = entry.load().model
-    return f"{entry.id} ({resolve_dtype(model)} on {model.device})"
+    config = entry.load()
+    return f"{entry.id} ({number_format(config.model, config.group.max_actors)})"
 
 
 def _with_workers(entry: ModelEntry) -> str:

@@ -74,12 +74,13 @@ def cluster_layout() -> str:
 
 
 def checkpoint_memory() -> str:
-    """Weights of the published checkpoints, compared with the memory of GPUs."""
+    """Weights of the checkpoints on the Hub, compared with the memory of GPUs."""
 
     def size(checkpoint: Any) -> float:
         return float(checkpoint.weights_gib)
 
-    checkpoints = [checkpoint for family in KNOWN_FAMILIES for checkpoint in family.checkpoints]
+    published = [checkpoint for family in KNOWN_FAMILIES for checkpoint in family.checkpoints]
+    checkpoints = [checkpoint for checkpoint in published if "/" in checkpoint.name]
     groups = [
         (gib, [checkpoint.name.split("/")[1] for checkpoint in same])
         for gib, same in groupby(sorted(checkpoints, key=size, reverse=True), size)

@@ -37,20 +37,23 @@ class Clock:
         """Whether processor time is measured. With one thread it excludes other work on the machine."""
         return self.device.type == "cpu" and torch.get_num_threads() == 1
 
+    def now(self) -> float:
+        """Seconds of that kind."""
+        return time.process_time() if self._counts_processor_time else time.perf_counter()
+
     def medians_ms(self, calls: Sequence[TimedCall], repeats: int) -> list[float]:
         """The median time of each call, in milliseconds. All take turns, so that a change of the machine's speed
         concerns all of them."""
-        now = time.process_time if self._counts_processor_time else time.perf_counter
         times: list[list[float]] = [[] for _ in calls]
         for repeat in range(-WARM_UPS, repeats):
             for timed, spent in zip(calls, times, strict=True):
                 timed.prepare()
                 self._wait()
-                began = now()
+                began = self.now()
                 timed.call()
                 self._wait()
                 if repeat >= 0:
-                    spent.append(1000 * (now() - began))
+                    spent.append(1000 * (self.now() - began))
         return [statistics.median(spent) for spent in times]
 
     def free_memory(self) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby, product
 from typing import Any, TypeAlias
 
+import torch
 import yaml
 
 from cluster.batch.open_engine import open_engine
 from cluster.command_line.options import ConfigOverrides
+from lopa_lab.bench.clock import Clock
 from lopa_lab.bench.decoding import random_prompt, results_of, same_tokens_percent, solved
 from lopa_lab.bench.measurements import Measurements, Row, percentile_ms
 from lopa_lab.word_problems import Problem, held_out_problems
@@ -42,8 +45,8 @@ class Workload:
     """The requests that a measurement decodes."""
 
     requests: int
-    concurrency: int
-    """Requests in flight together; with 1 no other request adds to a latency."""
+    concurrency: Sequence[int]
+    """Numbers of requests in flight together; with 1 no other request adds to a latency."""
     random_prompt: int | None
     """Tokens of random prompts; None: word problems, whose answers are checked."""
     held_out_words: bool = False
@@ -67,6 +70,40 @@ class Workload:
         if self.random_prompt is not None:
             return f"random prompts of {self.random_prompt} tokens"
         return "held-out word problems" + (" in held-out words" if self.held_out_words else "")
+
+
+@dataclass(slots=True)
+class _Turns:
+    """What one combination decodes, block by block: so many requests as slots, in waves of the concurrency."""
+
+    combination: Combination
+    config: Config
+    concurrency: int
+    results: dict[int, list[GenerationResult]] = field(default_factory=dict)
+    """Block → its results in all rounds."""
+    seconds: dict[int, list[float]] = field(default_factory=dict)
+    """Block → the time of each round."""
+
+    def decode(self, engine: Engine, block: int, prompts: Sequence[Prompt], now: Callable[[], float]) -> None:
+        sessions = [engine.create_session(prompt, self.config.decode) for prompt in prompts]
+        began = now()
+        for first in range(0, len(sessions), self.concurrency):
+            wave = sessions[first : first + self.concurrency]
+            self.results.setdefault(block, []).extend(results_of(engine, wave))
+        self.seconds.setdefault(block, []).append(now() - began)
+
+    def of_first_round(self) -> list[GenerationResult]:
+        """In the order of the prompts."""
+        return [
+            result
+            for block, results in self.results.items()
+            for result in results[: len(results) // len(self.seconds[block])]
+        ]
+
+    @property
+    def tokens_per_s(self) -> float:
+        tokens = sum(result.tokens for result in self.of_first_round())
+        return tokens / sum(map(statistics.median, self.seconds.values()))
 
 
 def parse_variations(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
@@ -101,65 +138,69 @@ def measure_decodes(
     workload: Workload,
     *,
     local: bool,
+    rounds: int,
+    threads: int | None,
 ) -> Measurements:
-    """Decode the workload once for each combination of settings.
+    """Decode the workload in so many rounds, in which all combinations of settings with the same engine take turns.
 
-    `values`: the configuration that `overrides` and then a combination change.
+    `values`: the configuration that `overrides` and then a combination change. `threads`: of torch in this process;
+    None: its default.
 
     Raises SettingsError for a combination that cannot be, and what engines raise.
     """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    clock = Clock(torch.device("cpu"))
+    now, kind = (clock.now, clock.kind) if local else (time.perf_counter, "wall time")
     rows: list[Row] = []
     reference: list[GenerationResult] = []
-    configs = [(each, _config(values, overrides, each, workload)) for each in combinations]
+    slots = max(workload.concurrency)
+    configs = [(each, _config(values, overrides, each, slots)) for each in combinations]
     # Neighbours that differ in decode settings alone have one engine.
     for _, neighbours in groupby(configs, key=lambda pair: (pair[1].model, pair[1].group)):
-        together = list(neighbours)
-        with open_engine(together[0][1], local=local) as engine:
-            for combination, config in together:
-                results = _decode(engine, config, workload)
-                reference = reference or results
-                same = same_tokens_percent(results, reference)
-                rows.append(
-                    {
-                        "model": name,
-                        "decoder": config.decode.decoder,
-                        "workers": 0 if local else config.group.num_workers,
-                        **_varied(combination),
-                        **_figures(workload, results),
-                        "same tokens %": same,
-                    }
-                )
+        together = [_Turns(*pair, number) for pair in neighbours for number in workload.concurrency]
+        with open_engine(together[0].config, local=local) as engine:
+            prompts = workload.prompts(engine.vocabulary)
+            for turns in together:  # The first requests compile, allocate, and fill caches.
+                replace(turns, results={}, seconds={}).decode(engine, 0, prompts[:1], now)
+            for _, block in product(range(rounds), range(0, len(prompts), slots)):
+                for turns in together:
+                    turns.decode(engine, block, prompts[block : block + slots], now)
+        for turns in together:
+            reference = reference or turns.of_first_round()
+            rows.append(
+                {
+                    "model": name,
+                    "decoder": turns.config.decode.decoder,
+                    "workers": 0 if local else turns.config.group.num_workers,
+                    **_varied(turns.combination),
+                    "concurrency": turns.concurrency,
+                    "tokens/s": turns.tokens_per_s,
+                    **_figures(workload, turns),
+                    "same tokens %": same_tokens_percent(turns.of_first_round(), reference),
+                }
+            )
     varied = _varied(combinations[0]) if combinations else {}
     return Measurements(
-        tuple(dict.fromkeys(("model", "decoder", "workers", *varied))),
+        tuple(dict.fromkeys(("model", "decoder", "workers", *varied, "concurrency"))),
         rows,
-        f"{workload.requests} requests, in waves of {workload.concurrency}, {workload.description}. "
-        "TPS: tokens up to and including the first EOS ÷ seconds, of each request; its mean, its maximum and the mean "
+        f"{workload.requests} requests, in waves of the concurrency, {workload.description}. tokens/s: of all requests "
+        f"÷ the {kind} of all waves, of which each is the median of {rounds} rounds in turns. TPS: tokens up to and "
+        "including the first EOS ÷ seconds, of each request; its mean, its maximum and the mean "
         f"of the {TOP} fastest. TPF: tokens of all requests ÷ steps of all. Latency by wall time. workers 0: in this "
         "process. same tokens: positions with the first row's tokens.",
     )
 
 
 def _config(
-    values: dict[str, Any], overrides: ConfigOverrides, combination: Combination, workload: Workload
+    values: dict[str, Any], overrides: ConfigOverrides, combination: Combination, slots: int
 ) -> Config:
     changes = {section: dict(settings) for section, settings in overrides.items()}
-    changes.setdefault("model", {})["max_num_seqs"] = workload.concurrency
+    changes.setdefault("model", {})["max_num_seqs"] = slots
     for setting, value in combination.items():
         section, _, key = setting.partition(".")
         changes.setdefault(section, {})[key] = value
     return Config.parse(dict(values), changes)
-
-
-def _decode(engine: Engine, config: Config, workload: Workload) -> list[GenerationResult]:
-    prompts = workload.prompts(engine.vocabulary)
-    sessions = [engine.create_session(prompt, config.decode) for prompt in prompts]
-    # The first requests compile, allocate, and fill caches.
-    list(engine.run([engine.create_session(prompts[0], config.decode)]))
-    results: list[GenerationResult] = []
-    for first in range(0, len(sessions), workload.concurrency):
-        results += results_of(engine, sessions[first : first + workload.concurrency])
-    return results
 
 
 def _varied(combination: Combination) -> Row:
@@ -172,9 +213,11 @@ def _varied(combination: Combination) -> Row:
     }
 
 
-def _figures(workload: Workload, results: Sequence[GenerationResult]) -> Row:
-    speeds = sorted((result.tps for result in results), reverse=True)
-    latencies = sorted(result.seconds for result in results)
+def _figures(workload: Workload, turns: _Turns) -> Row:
+    results = turns.of_first_round()
+    timed = [result for of_block in turns.results.values() for result in of_block]
+    speeds = sorted((result.tps for result in timed), reverse=True)
+    latencies = sorted(result.seconds for result in timed)
     words = workload.random_prompt is None
     steps = sum(result.steps for result in results)
     return {

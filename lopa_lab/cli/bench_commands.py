@@ -168,7 +168,13 @@ def decode(
             "--held-out-words", help="Word problems in words that the model in the package never saw."
         ),
     ] = False,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight together.")] = 1,
+    concurrency: Annotated[Any, several(options.POSITIVE, "Requests in flight together.")] = "1",
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Times that all is decoded, in turns; medians count.")
+    ] = 1,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Torch threads of this process; with 1 its time counts.")
+    ] = None,
     prompt: Annotated[
         int | None, typer.Option(min=1, help="Random prompts of so many tokens in place of word problems.")
     ] = None,
@@ -203,6 +209,8 @@ def decode(
             combinations_of(variations),
             Workload(requests, concurrency, prompt if shape is None else prompt or 64, held_out_words),
             local=workers is None and not any(setting.startswith("group.") for setting in variations),
+            rounds=rounds,
+            threads=threads,
         )
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from lopa_ray.execution.device import cpu_model
+
 PACKAGES = ("torch", "transformers", "ray", "numpy")
 """Packages whose version can change times or tokens."""
-
-_CPU_INFO = Path("/proc/cpuinfo")
 
 
 class Machine(BaseModel):
@@ -41,7 +41,7 @@ class Machine(BaseModel):
     def here(cls, device: str = "cpu") -> Machine:
         """This machine. torch is imported only if `device` (as in `model.device`) is not the CPU."""
         return cls(
-            cpu=_cpu_model(),
+            cpu=cpu_model(),
             cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
             memory_bytes=_memory_bytes(),
             accelerators=() if device == "cpu" else _accelerator_names(device),
@@ -75,15 +75,6 @@ def package_versions(names: Sequence[str]) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
-
-
-def _cpu_model() -> str:
-    if _CPU_INFO.exists():
-        for line in _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name" and value.strip():
-                return value.strip()
-    return platform.processor() or platform.machine()
 
 
 def _memory_bytes() -> int | None:

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from lopa_ray.config.given_part import GivenPart, parse_given_parts
 from lopa_ray.config.http_field import MAX_LOGIT_BIAS, HttpField, LogitBias, Seed, TokenIds, TopK, Words
 from lopa_ray.config.prompt_attention import PromptAttention
-from lopa_ray.config.strict import StrictModel
+from lopa_ray.config.strict import StrictModel, numbers_from_text
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
 from lopa_ray.constraints.structural_tag import StructuralTag
 from lopa_ray.errors import SettingsError
@@ -195,13 +195,7 @@ class GenerationSettings(StrictModel):
     @field_validator("logit_bias", mode="before")
     @classmethod
     def _ids_from_text(cls, value: Any) -> Any:
-        """JSON's keys are text."""
-        if not isinstance(value, dict):
-            return value
-        return {
-            int(token) if isinstance(token, str) and token.isascii() and token.isdigit() else token: bias
-            for token, bias in value.items()
-        }
+        return numbers_from_text(value)
 
     @field_validator("guided_json", "guided_structural_tag", mode="before")
     @classmethod

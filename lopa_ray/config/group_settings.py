@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.scaling_settings import ScalingSettings
-from lopa_ray.config.strict import StrictModel
+from lopa_ray.config.strict import StrictModel, numbers_from_text
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.experts_config import ExpertParallel
 
@@ -59,6 +59,13 @@ class GroupSettings(StrictModel):
     computes the other. It changes the speed, never the tokens. false: a step has all requests; auto: false on a CPU,
     which does both itself, and elsewhere true where steps have so many rows that two halves take hardly longer than the
     whole."""
+
+    forward_costs: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0.0)]] | None = Field(
+        default=None, min_length=1
+    )
+    """Rows of a worker's forward → milliseconds. `num_branches` auto weighs drafts by them: they change the speed and
+    the number of steps, never the tokens. null: measured once, before the first step of a request that asks for it,
+    and kept in a file for later starts; a table here makes steps reproducible."""
 
     transfer: Literal["auto", TransferName] = "auto"
     """The way a winner's K/V travels. collective: from device to device; object_store: through the memory of the hosts,
@@ -131,6 +138,11 @@ class GroupSettings(StrictModel):
         if not (isinstance(value, bool) or value == "auto"):
             raise ValueError(f"got {value!r}; allowed: true, false or auto")
         return value
+
+    @field_validator("forward_costs", mode="before")
+    @classmethod
+    def _rows_from_text(cls, value: Any) -> Any:
+        return numbers_from_text(value)
 
     @field_validator("num_accelerators")
     @classmethod

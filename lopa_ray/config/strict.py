@@ -49,6 +49,16 @@ class StrictModel(BaseModel):
         return type(self)(**{**given, **changes})
 
 
+def numbers_from_text(value: Any) -> Any:
+    """A mapping with whole numbers as keys, which are text in JSON; another value as it is."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key: of_key
+        for key, of_key in value.items()
+    }
+
+
 def _field_lines(model: type[BaseModel]) -> Iterator[str]:
     """The fields of a model for its docstring."""
     for name, field in model.model_fields.items():

@@ -1,7 +1,8 @@
 """How many branches a request gets in a step. Nothing else decides it; the number of workers plays no part.
 
-With branch_budget `fixed` the tokens of a request depend on nothing but itself, also with `num_branches` auto, which
-follows the request's own steps. `load` shares `max_branches` among the requests in flight: the tokens then depend on
+With branch_budget `fixed` the tokens of a request depend on nothing but itself, also with `num_branches` auto: among
+forks it follows the request's own steps, and the number of exact drafts, which follows their cost and the load, decides
+the number of steps alone. `load` shares `max_branches` among the requests in flight: the tokens then depend on
 the load, unless exact verified lookahead keeps the tokens of one branch.
 """
 
@@ -9,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator
 
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.protocol.forward_costs import StepLoad
 
 MAX_BRANCHES = 1024
 
@@ -25,7 +27,8 @@ class BranchSettings(GenerationSettings):
 
     num_branches: NumBranches = 1
     """Branches per step, the anchor included; 1 is plain decoding. auto: max_branches at most, as many as have paid off
-    in this request's own steps; where branches are drafts, as many as are probable enough."""
+    in this request's own steps; where branches are drafts with exact acceptance, as many as are worth their time at
+    the present load (`group.forward_costs`), so that `steps` depends on the load, and no token does."""
 
     max_branches: int = Field(default=16, ge=1, le=MAX_BRANCHES)
     """Most branches per step where num_branches is auto; and with branch_budget load, of all requests in flight."""
@@ -37,6 +40,11 @@ class BranchSettings(GenerationSettings):
     @property
     def branch_limit(self) -> int:
         return self.max_branches if self.num_branches == "auto" else self.num_branches
+
+    @property
+    def weighs_costs(self) -> bool:
+        """Whether measured costs decide the number of branches. No token may depend on it then."""
+        return self.num_branches == "auto"
 
     @field_validator("num_branches", mode="before")
     @classmethod
@@ -82,3 +90,51 @@ class AutoBudget:
             self.num_branches = min(self._max_branches, self.num_branches + self.num_branches // 2)
         else:
             self.num_branches = min(self._max_branches, max(2, self.num_branches - 1))
+
+
+ASSUMED_COST = (
+    0.1  # of a further branch, in steps of one branch: where costs are not known, or tokens depend on them
+)
+
+
+class CostBudget:
+    """As many branches as have the highest gain per time. A search offers them, in order of their gains."""
+
+    def __init__(self, costs: Sequence[float], gain: float = 0.0) -> None:
+        """`costs`: of a step with 1, 2 ... branches, any unit of time. `gain`: what a step gains without a branch."""
+        self.num_branches = 0
+        """The number of the branches that were taken with the highest gain per time."""
+        self._costs = costs
+        self._gain = gain
+        self._taken = 0
+        self._best_rate = 0.0
+
+    @classmethod
+    def of(
+        cls, settings: BranchSettings, load: StepLoad | None, branches: int, rows: int, gain: float = 0.0
+    ) -> Self:
+        """For at most so many branches, which have about so many rows each. A fixed number is taken as if branches were
+        free."""
+        numbers = range(1, branches + 1)
+        if settings.num_branches != "auto":
+            return cls([1.0] * branches, gain)
+        if load is None or not settings.weighs_costs:
+            return cls([1 + ASSUMED_COST * (number - 1) for number in numbers], gain)
+        return cls([load.cost(number, rows) for number in numbers], gain)
+
+    @property
+    def most(self) -> int:
+        return len(self._costs)
+
+    def wants(self, gain: float) -> bool:
+        """Whether further branches can raise the gain per time, if none of them gains more than this."""
+        further = enumerate(self._costs[self._taken :], 1)
+        return any(self._gain + number * gain > self._best_rate * cost for number, cost in further)
+
+    def take(self, gain: float) -> None:
+        """Take a branch that gains so much, no more than the one before."""
+        self._gain += gain
+        self._taken += 1
+        rate = self._gain / self._costs[self._taken - 1]
+        if rate > self._best_rate:
+            self._best_rate, self.num_branches = rate, self._taken

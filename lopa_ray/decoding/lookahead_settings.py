@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.decoding.branch_budget import BranchSettings
@@ -20,7 +20,8 @@ class LookaheadSettings(BranchSettings):
 
     lookahead: Literal["lopa", "verified"] = "lopa"
     """The kind of the branches other than the anchor. lopa: forks that add a token each, one of which may win, and
-    change the answer. verified: drafts of the next steps, which count if one branch would have taken them."""
+    change the answer. verified: drafts of the next steps, which count if one branch would have taken them;
+    `num_branches` is then auto unless it is set."""
 
     acceptance: Literal["exact"] | Annotated[float, Field(ge=0.0, le=1.0)] = "exact"
     """lookahead verified: which drafts count. exact: drafts that one branch would fill, so the answer is the same as
@@ -39,6 +40,23 @@ class LookaheadSettings(BranchSettings):
     @property
     def is_verified(self) -> bool:
         return self.lookahead == "verified" and self.branch_limit > 1
+
+    @property
+    def implied(self) -> frozenset[str]:
+        """`num_branches` auto with drafts, where it is the default. See `StrictModel.implied`."""
+        auto = self.lookahead == "verified" and self.num_branches == "auto"
+        return super().implied | ({"num_branches"} if auto else frozenset())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drafts_by_their_cost(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("lookahead") == "verified":
+            return {"num_branches": "auto", **values}
+        return values
+
+    @property
+    def weighs_costs(self) -> bool:
+        return super().weighs_costs and self.is_verified and self.acceptance == "exact"
 
     def of_one_branch(self) -> Self:
         return self.replace(num_branches=1, lookahead="lopa", acceptance="exact")

@@ -22,6 +22,7 @@ import numpy as np
 
 from lopa_ray.decoding.request_checks import check_prompt
 from lopa_ray.errors import ProtocolError, ScoreError, StepLimitError
+from lopa_ray.protocol.forward_costs import StepLoad
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest
 from lopa_ray.protocol.step_report import BranchReport
@@ -48,6 +49,7 @@ class RequestSession(ABC):
         """Steps that a cache without K/V of the request must carry out before the next step; see `Journal`."""
         self.client = ""  # whose request it is; see `lopa_ray.scheduling.fair_queue`
         self.priority = 0  # requests with the lowest value get slots first, among one client's
+        self.load: StepLoad | None = None  # of the coming step; None: it is not known
         self.steps = 0
         self.forwards = 0
         self.finish_reason: FinishReason | None = None if max_new_tokens else "length"
@@ -76,17 +78,22 @@ class RequestSession(ABC):
         """Maximum branches of the next step while so many requests are in flight. None: the request alone decides."""
         return 1
 
+    @property
+    def weighs_costs(self) -> bool:
+        """Whether the number of branches follows `load`."""
+        return False
+
     # What all share
 
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
 
-    def plan(self, num_branches: int | None = None) -> Plan:
-        """The current step's plan, of at most `num_branches` branches. Until `advance` has taken its reports the plan
-        stays the same, so a step that was lost with a worker can be run once more. Raises StepLimitError when more
-        steps were used than any correct run can use (the published decoders loop for ever when the model keeps
-        predicting the mask token), and ProtocolError when the request is finished."""
+    def plan(self, num_branches: int | None = None, load: StepLoad | None = None) -> Plan:
+        """The current step's plan, of at most `num_branches` branches, in a step with this load. Until `advance` has
+        taken its reports the plan stays the same, so a step that was lost with a worker can be run once more. Raises
+        StepLimitError when more steps were used than any correct run can use (the published decoders loop for ever when
+        the model keeps predicting the mask token), and ProtocolError when the request is finished."""
         if self.finished:
             raise ProtocolError("this request is finished; there is nothing left to plan")
         if self._pending_plan is None:
@@ -95,6 +102,7 @@ class RequestSession(ABC):
                     f"{self.steps} steps did not finish {self.max_len - len(self.prompt)} tokens, though each step "
                     "decides at least one; this is a bug or a broken model, please report it"
                 )
+            self.load = load
             self._pending_plan = self._plan(num_branches or self.branches_in_step())
         return self._pending_plan
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
-from lopa_ray.decoding.branch_budget import branches_in_step
+from lopa_ray.decoding.branch_budget import BranchSettings, branches_in_step
 from lopa_ray.decoding.branching import scores_by_position
 from lopa_ray.decoding.given_tokens import GivenTokens, final_part, length_through_end
 from lopa_ray.decoding.request_checks import (
@@ -139,6 +139,10 @@ class DecodeSession(RequestSession):
 
     def branches_in_step(self, in_flight: int | None = None) -> int:
         return branches_in_step(self.settings, in_flight)
+
+    @property
+    def weighs_costs(self) -> bool:
+        return isinstance(self.settings, BranchSettings) and self.settings.weighs_costs
 
     def _constraint_state(self, answer: Sequence[int]) -> ConstraintState | None:
         """The constraint laid over an answer as it stands; None without a constraint."""

@@ -14,6 +14,7 @@ from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import RequestCancelledError
+from lopa_ray.execution.cost_trial import forward_costs
 from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.runner import BranchRunner
@@ -100,6 +101,8 @@ class LocalEngine(Engine):
         """Launch the steps that may be in flight, and process the reports of the oldest. If a step fails, the next
         calls run it again, each of its requests alone; a request that fails alone ends."""
         scheduler = self._scheduler
+        if scheduler.lacks_costs and not self._in_flight:
+            scheduler.set_costs(forward_costs(self.config, self.runner))
         try:
             if not self._in_flight:
                 self._launch(scheduler.plan)

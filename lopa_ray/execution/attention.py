@@ -5,14 +5,15 @@ Shape suffixes: R packed rows, H query heads, K KV heads, E head dim.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.kv_cache import KVCache
+from lopa_ray.execution.kv_cache import ALIGN_ROWS, KVCache
+from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.operators import triton_failure
@@ -55,29 +56,40 @@ class LaneAttention:
     bucket: Callable[[int], int] = padded_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        causal_kernel = self.causal_kernel
-        for lane in packing.lanes if causal_kernel is not None else ():
-            if lane.causal_rows:  # another request may have left numbers there that are not finite
-                cache.clear_behind(lane.slot, lane.stop)
+        self.clear(cache, packing.lanes)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             mixed = []
             for lane, row in zip(packing.lanes, packing.first_rows, strict=False):
-                keys, values = cache.layer_views(lane.slot, layer)
                 rows = slice(row, row + len(lane.canvas))
-                keys[:, lane.start : lane.stop] = k[rows].transpose(0, 1)
-                values[:, lane.start : lane.stop] = v[rows].transpose(0, 1)
-                begin, runs = row, lane.runs()
-                if causal_kernel is not None and (causal := lane.causal_rows):
-                    begin, runs = row + causal, runs[causal:]
-                    mixed.append(causal_kernel(q[row:begin], keys, values, lane.start + 1))
-                for count, seen in runs:
-                    end = begin + count
-                    mixed.append(self.kernel(q[begin:end], keys[:, :seen], values[:, :seen]))
-                    begin = end
+                mixed += self.attend_lane(cache, lane, layer, q[rows], k[rows], v[rows])
             return torch.cat((*mixed, torch.zeros_like(q[packing.num_rows :])))
 
         return attend
+
+    def clear(self, cache: KVCache, lanes: Sequence[Lane]) -> None:
+        """To be called before the forward: another request may have left numbers that are not finite behind causal
+        rows."""
+        for lane in lanes:
+            if self.causal_kernel is not None and lane.causal_rows:
+                cache.clear_scratch(lane.slot, range(lane.stop, -(-lane.stop // ALIGN_ROWS) * ALIGN_ROWS))
+
+    def attend_lane(
+        self, cache: KVCache, lane: Lane, layer: int, q: Tensor, k: Tensor, v: Tensor
+    ) -> list[Tensor]:
+        """The attention of a lane's rows, q [T, H, E], k and v [T, K, E], in parts that together are [T, H, E], all in
+        the cache's dtype."""
+        keys, values = cache.layer_views(lane.slot, layer)
+        keys[:, lane.start : lane.stop] = k.transpose(0, 1)
+        values[:, lane.start : lane.stop] = v.transpose(0, 1)
+        mixed, begin, runs = [], 0, lane.runs()
+        if self.causal_kernel is not None and (causal := lane.causal_rows):
+            begin, runs = causal, runs[causal:]
+            mixed.append(self.causal_kernel(q[:causal], keys, values, lane.start + 1))
+        for count, seen in runs:
+            mixed.append(self.kernel(q[begin : begin + count], keys[:, :seen], values[:, :seen]))
+            begin += count
+        return mixed
 
 
 SDPA_ATTENTION = LaneAttention(sdpa, causal_sdpa)

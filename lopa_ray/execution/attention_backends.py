@@ -14,7 +14,9 @@ from lopa_ray.execution.attention_trial import SMALL_STEP, AttentionTrial, branc
 from lopa_ray.execution.canvas_attention import default_attention
 from lopa_ray.execution.device import Device
 from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
+from lopa_ray.execution.masked_attention import MaskedAttention
 from lopa_ray.kernels.operators import triton_failure
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.transformers_models.model_config import CanvasConfig
 
@@ -27,13 +29,14 @@ _log = logging.getLogger("lopa.attention")
 
 
 BACKENDS: dict[str, tuple[AttentionBackend, ...]] = {
-    "sdpa": (SDPA_ATTENTION,),
+    "sdpa": (MaskedAttention(), SDPA_ATTENTION),
     "triton": (PackedAttention(needs_triton=True),),
     "flash_attn": tuple(FlashAttention(version) for version in VERSIONS),
     "npu": (LaneAttention(npu.attention),),
     "reference": (PackedAttention(),),
 }
-"""Value of `model.attention` → backends, of which the first that works is used."""
+"""Value of `model.attention` → backends, of which the first that works is used. `MaskedAttention` is not used where the
+bits of a row must not depend on other lanes: in float32, and with `model.batch_invariant`."""
 
 
 def select_backend(
@@ -97,7 +100,10 @@ def _first_that_works(
     if name not in device.attention_backends:
         return f"{name} is not for {device.name}"
     reasons = []
+    is_exact = dtype == torch.float32 or (isinstance(config, NativeConfig) and config.batch_invariant)
     for backend in BACKENDS[name]:
+        if is_exact and isinstance(backend, MaskedAttention):
+            continue
         try:
             trial = AttentionTrial(
                 backend, config, dtype, torch.device(device.torch_name), SMALL_STEP, capacity

@@ -17,10 +17,11 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 
 SMALL_STEP = (
     Lane(0, 21, np.zeros(5, np.int64), ((26, 26),)),
-    Lane(1, 0, np.zeros(7, np.int64), ((7, 7),)),
     Lane(0, 21, np.zeros(9, np.int64), ((30, 30),)),
+    Lane(1, 0, np.zeros(7, np.int64), ((7, 7),)),
+    Lane(2, 12, np.zeros(7, np.int64), ((19, 19),)),
 )
-"""Two lanes after a cached prefix, and one without."""
+"""Two lanes of a slot after its cached prefix, and lanes of as many rows of two more slots, one without a prefix."""
 
 
 def branches_of_a_step(capacity: int) -> tuple[Lane, ...]:
@@ -46,6 +47,8 @@ class AttentionTrial:
         self._cache = KVCache(replace(config, num_layers=2), slots, capacity, dtype, device)
         in_use = self._cache.data[:, 1, :, :, :seen]
         in_use.copy_(torch.randn(in_use.shape, generator=draw))
+        for slot in range(slots):
+            self._cache.mark_committed(slot, (range(seen),))
         options = PackingOptions(
             capacity=capacity,
             heads_per_kv_head=config.num_heads // config.num_kv_heads,

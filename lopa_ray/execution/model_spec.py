@@ -19,7 +19,7 @@ from lopa_ray.execution.model_files import (
     naming_what_was_meant,
     pin_model,
 )
-from lopa_ray.model.checkpoint.config_files import draft_rank, load_config
+from lopa_ray.model.checkpoint.config_files import draft_widths, load_config
 from lopa_ray.model.config_json.special_tokens import MissingMaskTokenError
 from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.text.tokenizer import Tokenizer
@@ -76,7 +76,7 @@ class ModelSpec:
         model = model.with_batch_invariant(settings.batch_invariant)
         adapter = draft_adapter_folder(settings)
         if adapter is not None:
-            model = model.with_draft_adapter(draft_rank(adapter))
+            model = model.with_draft_adapter(draft_widths(adapter, model))
         return cls(config, model.with_expert_parallel(config.group.expert_parallel))
 
     def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:

@@ -60,7 +60,7 @@ class Packing:
     ) -> None:
         """Pack `lanes`, and the rows to commit before the forward. Raises CapacityError for positions beyond a slot."""
         self.lanes, self.commits = lanes, commits
-        self._options = options
+        self.options = options
         # The padding of a bucket is the last lane. Its rows see no positions.
         table = []
         for lane in lanes:
@@ -152,7 +152,7 @@ class Packing:
         return weights
 
     def _draft_rows(self) -> npt.NDArray[np.float64]:
-        if not self._options.has_draft_adapter or not any(lane.draft_rows for lane in self.lanes):
+        if not self.options.has_draft_adapter or not any(lane.draft_rows for lane in self.lanes):
             return NO_WEIGHTS
         draft_rows = np.zeros(self.rows_bucket)
         for lane, end in zip(self.lanes, self.first_rows[1:], strict=False):
@@ -161,9 +161,9 @@ class Packing:
 
     def _check_capacity(self, positions: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> None:
         reach = max(int(positions.max(initial=-1)) + 1, int(stops.max(initial=0)))
-        if reach > self._options.capacity:
+        if reach > self.options.capacity:
             raise CapacityError(
-                f"{reach} positions do not fit a slot of {self._options.capacity}; raise max_model_len "
+                f"{reach} positions do not fit a slot of {self.options.capacity}; raise max_model_len "
                 "or shorten the request"
             )
 
@@ -172,8 +172,8 @@ class Packing:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The tiles of the step, and the parts of tiles that are split (see `slot_attention`). `lane_of_row` and
         `stops` are of the rows without padding. This also sets `rows_bucket`."""
-        group = self._options.heads_per_kv_head
-        rows = self.rows_bucket = self._options.bucket(max(1, self.num_rows))
+        group = self.options.heads_per_kv_head
+        rows = self.rows_bucket = self.options.bucket(max(1, self.num_rows))
         self._table[-1, ROWS] = rows - self.num_rows
         tiles_of = -(-self._table[:, ROWS] * group // TILE_ROWS)
         ends = np.cumsum(tiles_of)

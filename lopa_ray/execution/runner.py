@@ -74,7 +74,7 @@ class BranchRunner:
             heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,
             vocabulary=self.vocabulary,
             bucket=self.attention.bucket,
-            has_draft_adapter=isinstance(config, NativeConfig) and config.draft_rank > 0,
+            has_draft_adapter=isinstance(config, NativeConfig) and bool(config.draft_widths),
         )
         self._probe = torch.zeros(1, device=self.device)  # there before memory can be short
         self.slots = Slots(self.cache)

@@ -11,6 +11,11 @@ def padded_rows(rows: int) -> int:
     return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
+def few_rows(rows: int) -> int:
+    """The padded number of rows where bits may depend on it. There are few numbers: oneDNN prepares for each anew."""
+    return 1 << (rows - 1).bit_length() if rows < ROW_MULTIPLE else padded_rows(rows)
+
+
 def bucket_rows(rows: int) -> int:
     """The padded number of rows of a step: 8 sizes between two powers of 2, so that few graphs serve all steps."""
     step = max(ROW_MULTIPLE, 1 << max(0, (rows - 1).bit_length() - 4))

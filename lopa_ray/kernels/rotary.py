@@ -30,10 +30,10 @@ def rotate_qkv(
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     size = cos.shape[-1]
-    turned, rest = x[..., :size], x[..., size:]
-    low, high = turned.chunk(2, dim=-1)
-    turned = turned * cos + torch.cat((-high, low), dim=-1) * sin
-    return turned if size == x.shape[-1] else torch.cat((turned, rest), dim=-1)
+    if size < x.shape[-1]:
+        return torch.cat((_rotate(x[..., :size], cos, sin), x[..., size:]), dim=-1)
+    low, high = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
 
 
 @operator(
@@ -49,9 +49,13 @@ def _rotate_qkv(
     eps: float,
     kv: Tensor,
 ) -> Tensor:
-    q, k, v = qkv.split((num_heads, kv.shape[2], kv.shape[2]), dim=1)
+    turned, v = qkv.split((num_heads + kv.shape[2], kv.shape[2]), dim=1)
     if q_weight is not None and k_weight is not None:
-        q, k = reference_rms_norm(q, q_weight, eps), reference_rms_norm(k, k_weight, eps)
-    kv[0].copy_(_rotate(k, cos, sin))
+        q, k = turned.split((num_heads, kv.shape[2]), dim=1)
+        turned = torch.cat(
+            (reference_rms_norm(q, q_weight, eps), reference_rms_norm(k, k_weight, eps)), dim=1
+        )
+    turned = _rotate(turned, cos, sin)
+    kv[0].copy_(turned[:, num_heads:])
     kv[1].copy_(v)
-    return _rotate(q, cos, sin)
+    return turned[:, :num_heads]

@@ -15,16 +15,26 @@ def sdpa(
     q: Tensor, keys: Tensor, values: Tensor, *, scale: float | None = None, mask: Tensor | None = None
 ) -> Tensor:
     """Attention of q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one floating dtype. `scale` is E **
-    -0.5 if it is None. `mask` bool [T, L] says which keys each row sees; None: all."""
-    rows, heads, dim = q.shape
-    groups = keys.shape[0]
+    -0.5 if it is None. `mask` [T, L] is bool and says which keys each row sees, or is added to the scores, in their
+    dtype; None: all."""
+    of_heads = None if mask is None else mask.repeat(q.shape[1] // keys.shape[0], 1)
+    return batched_sdpa(q[None], keys[None], values[None], scale=scale, mask=of_heads)[0]
+
+
+def batched_sdpa(
+    q: Tensor, keys: Tensor, values: Tensor, *, scale: float | None = None, mask: Tensor | None = None
+) -> Tensor:
+    """`sdpa` of a batch, all of one floating dtype: q [B, T, H, E], keys and values [B, K, L, E] → [B, T, H, E]. `mask`
+    [H / K x T, L], or [B, 1, H / K x T, L], has the rows of the query heads of a KV head one after the other."""
+    batch, rows, heads, dim = q.shape
+    groups = keys.shape[1]
     # The query heads of a KV head are further rows of that head, so no keys are repeated. Queries get memory of their
     # own, because the rounding of CPU kernels depends on alignment.
-    stacked = q.view(rows, groups, -1, dim).permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
-    stacked = stacked.view(1, groups, -1, dim)
-    of_heads = None if mask is None else mask.repeat(heads // groups, 1)
-    mixed = F.scaled_dot_product_attention(stacked, keys[None], values[None], attn_mask=of_heads, scale=scale)
-    return mixed.view(groups, heads // groups, rows, dim).permute(2, 0, 1, 3).reshape(rows, heads, dim)
+    stacked = q.view(batch, rows, groups, -1, dim).permute(0, 2, 3, 1, 4)
+    stacked = stacked.clone(memory_format=torch.contiguous_format).view(batch, groups, -1, dim)
+    mixed = F.scaled_dot_product_attention(stacked, keys, values, attn_mask=mask, scale=scale)
+    mixed = mixed.view(batch, groups, heads // groups, rows, dim).permute(0, 3, 1, 2, 4)
+    return mixed.reshape(batch, rows, heads, dim)
 
 
 def causal_sdpa(q: Tensor, keys: Tensor, values: Tensor, seen: int) -> Tensor:

@@ -22,6 +22,13 @@ QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
 """`quantization_config` in the config.json of a checkpoint that was saved in int8."""
 
 
+DraftWidths: TypeAlias = tuple[tuple[str, int], ...]
+"""(linear layer, width of its draft adapter), of those that have one: the ranks of all modules that it fuses."""
+
+DRAFT_LAYERS = ("qkv", "o", "mlp.gate_up", "mlp.down")
+"""The linear layers that may have a draft adapter, in a layer without experts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Scales:
     """The weights of an fp8 checkpoint that share a scale: all of a tensor, of a row (channel), or of a `block` of rows
@@ -86,7 +93,7 @@ class NativeConfig(ModelShape):
     `partial_rotary_factor`: the share of a head, from its first dim on, that is rotated.
     `yarn`: how rotary frequencies are stretched and queries scaled; None: neither is done.
     `experts`: the mixture of experts in place of the MLP; None: all layers are dense.
-    `draft_rank`: the rank of the draft adapter; 0: there is none.
+    `draft_widths`: the draft adapters of each layer.
     `quantization`: the format of the linear layers between embedding and LM head. `fp8`: their scales if it is fp8.
     `batch_invariant`: whether the bits of a row do not depend on the other rows of a forward.
     """
@@ -105,7 +112,7 @@ class NativeConfig(ModelShape):
     partial_rotary_factor: float = 1.0
     yarn: Yarn | None = None
     experts: ExpertsConfig | None = None
-    draft_rank: int = 0
+    draft_widths: DraftWidths = ()
     quantization: Quantization = "none"
     fp8: Fp8Scales | None = None
     batch_invariant: bool = False
@@ -139,8 +146,12 @@ class NativeConfig(ModelShape):
     def unfolded(self) -> Self:
         return replace(self, quantization="none", fp8=None) if self.quantization == "fp8" else self
 
-    def with_draft_adapter(self, rank: int) -> Self:
-        return replace(self, draft_rank=rank)
+    def with_draft_adapter(self, widths: DraftWidths) -> Self:
+        return replace(self, draft_widths=widths)
+
+    def draft_width(self, layer: str) -> int:
+        """The width of the adapter of one of `DRAFT_LAYERS`; 0: it has none."""
+        return dict(self.draft_widths).get(layer, 0)
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
         """See `ExpertsConfig.parallel`. Raises SettingsError for true and a model without experts."""

@@ -14,6 +14,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.kernels.invariant_linear import place_matters
 from lopa_ray.kernels.sort_rows import SortedRows
 from lopa_ray.model.config import NativeConfig, Quantization
+from lopa_ray.model.draft_adapter import DraftAdapter
 from lopa_ray.model.quantization.fp8_format import Fp8
 from lopa_ray.model.quantization.int8_format import W8, W8A8
 from lopa_ray.model.quantization.weight_format import HeldWeights, WeightFormat
@@ -23,8 +24,8 @@ FORMATS: dict[Quantization, type[WeightFormat]] = {"none": WeightFormat, "w8": W
 
 
 class Linear(HeldWeights):
-    """A linear layer with weights [O, I]. `tp_group`: the shards that have the other inputs, if it has a part of them;
-    then it has no bias."""
+    """A linear layer with weights [O, I], and a `DraftAdapter` beside them if `draft_width` is above 0. `tp_group`: the
+    shards that have the other inputs, if it has a part of them; then it has no bias."""
 
     def __init__(
         self,
@@ -34,15 +35,22 @@ class Linear(HeldWeights):
         *,
         bias: bool = False,
         quantization: Quantization | None = None,
+        draft_width: int = 0,
     ) -> None:
-        """`quantization`: the format; None: the model's."""
+        """`quantization`: the format; None: the model's. `draft_width`: see `NativeConfig.draft_width`."""
         kind = FORMATS[quantization or config.quantization]
         weight_format = kind(config, shape[1], is_cut=tp_group is not None)
         super().__init__(weight_format, shape, tp_group, bias=bias)
+        self.draft: DraftAdapter | None = None
+        if draft_width:
+            self.draft = DraftAdapter(config, shape, draft_width, tp_group if kind.sums_exactly else None)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [R, I] → [R, O], in the dtype of x."""
+    def forward(self, x: Tensor, draft_rows: Tensor | None = None) -> Tensor:
+        """x [R, I] → [R, O], in the dtype of x. `draft_rows`, [R, 1] in the same dtype: 1 for rows that go through the
+        draft adapter too, if there is one; else 0."""
         out = self.format.product(self, x)
+        if self.draft is not None:
+            out = self.draft(x, out, draft_rows)
         return out if self.format.sums_exactly else self.tp_group.all_reduce(out)
 
 
@@ -72,8 +80,11 @@ def pack(model: Any) -> None:
     """Pack the weights of a model's layers, in place, where products take less time then; see `WeightFormat.pack`. Such
     a model is not saved, and its weights are not shared with other processes."""
     for layer in model.modules() if isinstance(model, nn.Module) else ():
-        if isinstance(layer, HeldWeights):
-            layer.format.pack(layer)
+        if not isinstance(layer, HeldWeights):
+            continue
+        if isinstance(layer, Linear) and layer.draft is not None and layer.format.packs(layer):
+            layer.draft.join(layer)
+        layer.format.pack(layer)
 
 
 def check_places(model: nn.Module) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -12,7 +11,8 @@ from torch import nn
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, FP8, computes_fp8, has_fp8_kernel
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.checkpoint.native_checkpoint import read_draft_adapter, read_weights
+from lopa_ray.model.checkpoint.draft_weights import with_draft_adapter
+from lopa_ray.model.checkpoint.native_checkpoint import read_weights
 from lopa_ray.model.config import NativeConfig, Quantization
 from lopa_ray.model.hub.repository import download
 from lopa_ray.model.linear import ExpertLinear, check_places, prepare
@@ -47,8 +47,7 @@ class NativeImplementation(ModelImplementation[NativeConfig]):
         experts = None if config.experts is None else own_experts(config.experts, rank, size)
         weights = read_weights(path, config, dtype=self.dtype, device=self.device, lora=lora, experts=experts)
         if draft_adapter is not None:
-            adapter = read_draft_adapter(config, draft_adapter, dtype=self.dtype, device=self.device)
-            weights = chain(weights, adapter)
+            weights = with_draft_adapter(weights, config, draft_adapter, dtype=self.dtype, device=self.device)
         reads_own = config.experts is not None and config.experts.are_whole(size)
         for name, tensor in weights:
             is_cut = reads_own and is_of_experts(name)

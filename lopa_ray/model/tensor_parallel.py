@@ -101,12 +101,19 @@ def is_of_experts(name: str) -> bool:
 def shard_parameter(name: str, parameter: Tensor, config: NativeConfig, rank: int, size: int) -> Tensor:
     """A shard's part of the parameter `name` of the model `config`, [outputs, inputs], or [outputs] for a bias, in its
     dtype: a copy, but for what all shards have whole. Rows of `qkv`, `gate_up` (each fused part by itself) and LM head
-    are cut, and columns of `o` and `down`; of whole experts the shard gets its own. Scales are cut as weights are, and
-    scales of groups of inputs are repeated where a shard begins within a group."""
+    are cut, and columns of `o` and `down`; of a draft adapter the half that has these. Of whole experts the shard gets
+    its own. Scales are cut as weights are, and scales of groups of inputs are repeated where a shard begins within a
+    group."""
     if size == 1:
         return parameter
     if config.experts is not None and config.experts.are_whole(size) and is_of_experts(name):
         return _shard_dim(parameter, 0, rank, size).clone()
+    layer, of_draft, attribute = name.partition(".draft.")
+    if of_draft:
+        cuts_inputs = layer.endswith((".o", ".down"))
+        if cuts_inputs != (attribute == "down.weight"):
+            return parameter
+        name = f"{layer}.weight"
     module, attribute = name.split(".")[-2:]
     fused = fused_rows(config, name)
     # Counted from the end: before them come the experts, where a parameter stacks these.

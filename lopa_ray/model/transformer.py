@@ -17,7 +17,6 @@ from lopa_ray.kernels.rms_norm import add_rms_norm
 from lopa_ray.kernels.rotary import rotate_qkv
 from lopa_ray.model.block_routing import blocks_of
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.draft_adapter import DraftAdapter
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.linear import Linear
 from lopa_ray.model.mlp import GatedMLP
@@ -54,15 +53,16 @@ class Layer(nn.Module):
         d, e = config.hidden_size, config.head_dim
         num_projected = config.num_heads + 2 * config.num_kv_heads
         self.attn_norm = RMSNorm(d, config.rms_norm_eps)
-        self.qkv = Linear(config, (num_projected * e, d), bias=config.qkv_bias)
+        self.qkv = Linear(
+            config, (num_projected * e, d), bias=config.qkv_bias, draft_width=config.draft_width("qkv")
+        )
         self.q_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
-        self.o = Linear(config, (d, config.num_heads * e), tp_group)
-        self.draft = DraftAdapter(config, tp_group) if config.draft_rank else None
+        self.o = Linear(config, (d, config.num_heads * e), tp_group, draft_width=config.draft_width("o"))
         self.mlp_norm = RMSNorm(d, config.rms_norm_eps)
         self.mlp: GatedMLP | MixtureOfExperts
         if config.is_dense(index):
-            self.mlp = GatedMLP(config, config.intermediate_size, tp_group)
+            self.mlp = GatedMLP(config, config.intermediate_size, tp_group, drafts=True)
         else:
             self.mlp = MixtureOfExperts(config, tp_group)
 
@@ -80,20 +80,18 @@ class Layer(nn.Module):
         """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D]. Residual sums
         are left to the norm that follows, which is one kernel with them. `rotation` is for the rows' positions.
         `kv` [2, R, K, E], if given, receives keys and values. All have the model's dtype. `draft_rows`: see
-        `MaskPredictor.__call__`; `blocks`: see `MixtureOfExperts`."""
+        `Linear.forward`; `blocks`: see `MixtureOfExperts`."""
         x, normed = self.attn_norm(x, delta)
-        qkv = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
+        qkv = self.qkv(normed, draft_rows).unflatten(-1, (-1, self.head_dim))
         q_weight = None if self.q_norm is None else self.q_norm.weight
         k_weight = None if self.k_norm is None else self.k_norm.weight
         cos, sin, query_scale = rotation
         q, k, v = rotate_qkv(qkv, self.num_heads, cos, sin, q_weight, k_weight, self.rms_norm_eps, kv)
         q = q if query_scale is None else q * query_scale
-        heads = attention(index, q, k, v).flatten(1)
-        projected = self.o(heads)
-        if self.draft is not None and draft_rows is not None:
-            projected = projected + self.draft(heads, draft_rows)
-        x, normed = self.mlp_norm(x, projected)
-        return x, self.mlp(normed, blocks) if isinstance(self.mlp, MixtureOfExperts) else self.mlp(normed)
+        x, normed = self.mlp_norm(x, self.o(attention(index, q, k, v).flatten(1), draft_rows))
+        if isinstance(self.mlp, GatedMLP):
+            return x, self.mlp(normed, draft_rows)
+        return x, self.mlp(normed, blocks)
 
 
 class Transformer(nn.Module):
@@ -143,6 +141,8 @@ class Transformer(nn.Module):
         rotation = Rotation.of(self.config, positions, x.dtype)
         routing_block = self.config.routing_block
         blocks = blocks_of(positions, routing_block) if routing_block else None
+        if draft_rows is not None:
+            draft_rows = draft_rows.to(x.dtype)[:, None]
         for index, layer in enumerate(self.layers):
             own_kv = None if kv is None else kv[index]
             x, delta = layer(index, x, delta, rotation, attention, own_kv, draft_rows, blocks)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from lopa_ray.decoding.request_session import RequestSession
+from lopa_ray.protocol.forward_costs import StepLoad
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest, StoredPrefix
 from lopa_ray.protocol.step_report import BranchReport
@@ -37,8 +38,8 @@ class RunningRequest:
         self.log = Replay(self.session.replay)
         self.replay = [replace(step, request_id=self.id, slot=self.slot) for step in self.session.replay]
 
-    def next_plan(self, num_branches: int) -> Plan:
-        return self.replay[0].plan if self.replay else self.session.plan(num_branches)
+    def next_plan(self, num_branches: int, load: StepLoad | None) -> Plan:
+        return self.replay[0].plan if self.replay else self.session.plan(num_branches, load)
 
     def rows_left(self, plan: Plan, stored_prefix: Sequence[StoredPrefix] = ()) -> dict[int, int]:
         """The rows of each branch of the plan that no part of its step has evaluated."""

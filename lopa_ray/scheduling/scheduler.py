@@ -21,6 +21,7 @@ from lopa_ray.config.group_settings import AutoSwitch
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
+from lopa_ray.protocol.forward_costs import ForwardCosts
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.scheduling.fair_queue import FairQueue
@@ -57,17 +58,30 @@ class Scheduler:
         self._selection = StepSelection(self.prefix_index, self._queue, self.poison, self.limit, overlap)
         self._running: dict[int, RunningRequest] = {}
         self._next_request = 0
+        self._weighs_costs = False  # whether any request has
         self._pending_events: list[RequestEvent] = []
 
     @classmethod
     def from_config(cls, config: ExecutionConfig) -> Self:
         model = config.model
-        return cls(
+        scheduler = cls(
             model.max_num_seqs,
             PrefixIndex.from_settings(model),
             StepLimit(model.max_num_batched_tokens),
             overlap=config.overlap,
         )
+        if config.group.forward_costs is not None:
+            scheduler.set_costs(ForwardCosts.of(config.group.forward_costs))
+        return scheduler
+
+    @property
+    def lacks_costs(self) -> bool:
+        """Whether a request was submitted whose number of branches follows costs, and these are not known."""
+        return self._weighs_costs and self._selection.costs is None
+
+    def set_costs(self, costs: ForwardCosts) -> None:
+        """The costs of a worker's forward, from the next step on."""
+        self._selection.costs = costs
 
     @property
     def in_flight(self) -> int:
@@ -94,6 +108,7 @@ class Scheduler:
         if request_id is None:
             self._next_request += 1
             request_id = self._next_request
+        self._weighs_costs |= session.weighs_costs
         self._queue.add(request_id, session)
         return request_id
 

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 
 from lopa_ray.config.group_settings import AutoSwitch
+from lopa_ray.protocol.forward_costs import ForwardCosts, StepLoad
 from lopa_ray.protocol.plan import Plan, StoredPrefix
 from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.fair_queue import FairQueue
@@ -44,6 +45,7 @@ class StepSelection:
         overlap: AutoSwitch,
     ) -> None:
         self.limit = limit
+        self.costs: ForwardCosts | None = None  # of the workers, where the number of branches follows it
         self._overlap = overlap
         self._assignment = BranchAssignment(0, 0)
         self._prefix_index = prefix_index
@@ -60,7 +62,7 @@ class StepSelection:
         limit = self.limit.rows
         in_flight = {key: entry.rows_in_step for key, entry in running.items() if entry.plan is not None}
         self._assignment = BranchAssignment(num_workers, limit)
-        plans = self._plans(running, in_flight, on_error)
+        plans = self._plans(running, in_flight, num_workers, on_error)
         rows = {key: sum(running[key].rows_left(plan).values()) for key, plan in plans.items()}
         long = [request_id for request_id in plans if self._is_long(running[request_id], plans[request_id])]
         part_rows = {request_id: rows.pop(request_id) for request_id in long}
@@ -109,17 +111,22 @@ class StepSelection:
         return free if free >= branch_rows else 0
 
     def _plans(
-        self, running: Mapping[int, RunningRequest], in_flight: Collection[int], on_error: OnError
+        self,
+        running: Mapping[int, RunningRequest],
+        in_flight: Collection[int],
+        num_workers: int,
+        on_error: OnError,
     ) -> dict[int, Plan]:
         """Plans of the requests that may take part in the next step, first in turn first."""
         plans: dict[int, Plan] = {}
+        load = None if self.costs is None else StepLoad(self.costs, len(running), num_workers)
         for request_id in self._in_turn(running):
             if request_id in in_flight:
                 continue
             session = running[request_id].session
             try:
                 num_branches = session.branches_in_step(len(running))
-                plan = running[request_id].next_plan(num_branches)
+                plan = running[request_id].next_plan(num_branches, load)
                 if not session.steps:  # an answer that has begun is not broken off
                     self.limit.check(plan.max_branch_rows)
                 plans[request_id] = plan

@@ -96,6 +96,14 @@ def test_same_tokens_in_flight_together(engine: RayEngine, local: LocalResults, 
     assert_caches_agree(engine)
 
 
+def test_the_number_of_drafts_by_measured_costs_changes_no_token(
+    engine: RayEngine, local: LocalResults
+) -> None:
+    auto = SETTINGS["verified"].replace(num_branches="auto")
+    results = engine.generate(PROMPTS, auto)
+    assert [r.token_ids for r in results] == [local(prompt, "verified").token_ids for prompt in PROMPTS]
+
+
 def test_prefixes_are_stored_as_the_configuration_says(engine: RayEngine, local: LocalResults) -> None:
     settings, before = SETTINGS["block_diffusion"], engine.status()
     for prompt in (PROMPTS[2], [*PROMPTS[2][:30], 3]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -124,6 +125,28 @@ def random_model(
     """A native model with the weights of `NativeImplementation.random_weights`."""
     implementation = NativeImplementation(config, dtype, device)
     return implementation.build_model(implementation.random_weights(seed))
+
+
+def odd_model(**changes: object) -> Transformer:
+    """A random model that three shards can have, with a vocabulary that they cannot have equal parts of."""
+    sizes = {
+        "hidden_size": 96,
+        "num_heads": 6,
+        "num_kv_heads": 3,
+        "head_dim": 16,
+        "intermediate_size": 198,
+        "vocab_size": 1000,
+        "mask_token_id": 999,
+        "eos_token_id": 998,
+        "pad_token_id": None,
+        "bos_token_id": None,
+    }
+    config = replace(load_tiny_model().config, **{**sizes, **changes})  # type: ignore[arg-type]
+    model = random_model(config, 0, torch.float32, "cpu")
+    for name, parameter in model.named_parameters():
+        if name.endswith("scale") or (parameter.dim() == 2 and parameter.is_floating_point()):
+            parameter.mul_(4)  # sharper, so that probabilities spread
+    return model
 
 
 def filled_linear(quantization: Quantization, weight: Tensor, bias: Tensor | None = None) -> Linear:

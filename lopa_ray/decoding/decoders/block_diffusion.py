@@ -101,7 +101,8 @@ class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
     @property
     def implied(self) -> frozenset[str]:
         """`ranking`, where the rule has its own. See `StrictModel.implied`."""
-        return frozenset({"ranking"} if self.remasking == "entropy_bounded" else ())
+        own = {"ranking"} if self.remasking == "entropy_bounded" else frozenset()
+        return super().implied | own
 
 
 class BlockDiffusionSession(BlockCausalSession):

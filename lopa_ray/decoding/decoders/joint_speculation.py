@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lopa_ray.decoding.branch_budget import CostBudget
 from lopa_ray.decoding.branching import PositionScore
-from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, reweigh
+from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, reweigh, with_found
+from lopa_ray.decoding.prompt_lookup import PromptLookup
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 
 ALTERNATIVES = 3  # tokens per position that a guess may have
-MIN_GAIN = 0.3  # with `num_branches` auto: tokens that a guess must gain: about a twentieth of a step's
+LOOKED_UP = 8  # tokens that a guess may have of what followed the last tokens before
 
 
 class JointSpeculationSession(DecodeSession):
@@ -35,6 +37,7 @@ class JointSpeculationSession(DecodeSession):
 
     def _begin(self) -> None:
         self._ids = list(self.prompt)
+        self._lookup = PromptLookup()
         self._drafts: list[Alternatives] = []  # drafts of the positions from `_base` + 1 on
         self._base = len(self.prompt)  # what the causal pass decided after the guess of the drafts
         self._commit: Commit | None = None
@@ -83,19 +86,28 @@ class JointSpeculationSession(DecodeSession):
         if not self.steps:
             return [()]
         end = len(self._ids)
-        age = end - self._base
-        most_tokens = max(0, min(self.max_len - 1 - end, self.settings.block_size - 2))
-        drafts = reweigh(self._drafts[age - 1 :][:most_tokens], self._ids[-1], age)
-        min_gain = MIN_GAIN if self.settings.num_branches == "auto" else 0.0
-        return choose_guesses(drafts, age, most, min_gain)
+        age, room = end - self._base, self.max_len - 1 - end
+        drafts = reweigh(
+            self._drafts[age - 1 :][: max(0, min(room, self._num_masks - 1))], self._ids[-1], age
+        )
+        continuation, probability = self._lookup.continuation(self._ids, max(0, min(room, LOOKED_UP)))
+        drafts, found = with_found(drafts, continuation, probability)
+        # A branch has the last token, a guess, and the masks after it. A step decides a token without a guess.
+        rows = 1 + self._num_masks + len(drafts) // 2
+        budget = CostBudget.of(self.settings, self.load, most, rows, gain=1.0)
+        return choose_guesses(drafts, age, budget, found)
+
+    @property
+    def _num_masks(self) -> int:
+        return max(1, self.settings.block_size - 1)
 
     def _branch(self, start: int, guess: Guess) -> Branch:
         end = len(self._ids)
         base = end + len(guess)
-        masks = max(1, self.settings.block_size - 1)
+        masks = self._num_masks
         # The limit of a step's rows is checked with the first branch alone, so no later branch may have more.
         if not self.steps:
-            masks = max(masks, 2 * masks - end)
+            masks = max(masks, max(masks, 1 + LOOKED_UP) + masks - end)
         stop = min(base + masks, self.max_len)
         return Branch(
             segments=((base, base), (stop, stop)),

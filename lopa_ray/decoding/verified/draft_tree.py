@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any, Self
 
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.branch_budget import CostBudget
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, StateKey
 from lopa_ray.decoding.verified.fill_model import FillModel, FillSet
@@ -79,9 +80,11 @@ class DraftTree:
     def __reduce__(self) -> tuple[Any, ...]:
         return DraftTree, (self._settings,)
 
-    def drafts(self, current: Draft, states: EvaluatedStates, most: int, least: float) -> list[Draft]:
-        """At most `most` states that are reached from the current one with the highest probabilities, `least` or more.
-        None is evaluated already, and each fits into the forward of the current one."""
+    def drafts(self, current: Draft, states: EvaluatedStates, budget: CostBudget) -> list[Draft]:
+        """The states that are reached from the current one with the highest probabilities, as long as the budget wants
+        them; it takes each. None is evaluated already, and each fits into the forward of the current one."""
+        most = budget.most - 1
+        least = MIN_DRAFT_PER_ROW * current.plan.max_branch_rows
         drafts: list[Draft] = []
         heap: list[tuple[float, int, Draft, tuple[Fill, ...], int]] = []
         order = count()
@@ -91,12 +94,12 @@ class DraftTree:
             for probability, fills in self._fill_sets(draft, states, most + 1):
                 heapq.heappush(heap, (-probability * draft.probability, next(order), draft, fills, depth))
 
-        if most < 1 or not can_follow(current):
+        if not budget.wants(1.0) or not can_follow(current):
             return []
         expand(current, 1)
-        while heap and len(drafts) < most:
+        while heap:
             probability, _, parent, fills, depth = heapq.heappop(heap)
-            if -probability < least:
+            if -probability < least or not budget.wants(-probability):
                 break
             all_fills = parent.fills.union(fills)
             if all_fills in seen:
@@ -107,7 +110,8 @@ class DraftTree:
                 continue
             if states.get(draft.key) is None:
                 drafts.append(draft)
-            pays = -probability > EXPANDED_SHARE / most and len(drafts) < most
+                budget.take(-probability)
+            pays = -probability > EXPANDED_SHARE / most and budget.wants(-probability)
             if pays and depth < MAX_DEPTH and can_follow(draft):
                 expand(draft, depth + 1)
         return drafts

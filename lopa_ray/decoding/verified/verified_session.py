@@ -19,12 +19,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from lopa_ray.decoding.branch_budget import CostBudget
 from lopa_ray.decoding.branching import PositionScore, Scores
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.decoding.verified.draft_tree import MIN_DRAFT_PER_ROW, Draft, DraftTree
+from lopa_ray.decoding.verified.draft_tree import Draft, DraftTree
 from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, StateKey
 from lopa_ray.protocol.outcome import Decision, FinishReason, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest
@@ -32,7 +33,6 @@ from lopa_ray.protocol.scoring import ChooseTokens
 from lopa_ray.protocol.step_report import BranchReport
 
 MOST_STATES = 16  # evaluated states that a request keeps from step to step
-BRANCH_COST = 0.1  # in steps: with `num_branches` auto a draft is evaluated if it is more probable
 
 
 class VerifiedSession(DecodeSession):
@@ -70,9 +70,10 @@ class VerifiedSession(DecodeSession):
 
     def _plan(self, num_branches: int) -> Plan:
         anchor = Draft.of(self._rule, frozenset(), 1.0)
-        cost = MIN_DRAFT_PER_ROW * anchor.plan.max_branch_rows
-        least = max(BRANCH_COST, cost) if self.settings.num_branches == "auto" else cost
-        self._drafts = [anchor, *self._tree.drafts(anchor, self._states, num_branches - 1, least)]
+        rows = anchor.plan.max_branch_rows
+        budget = CostBudget.of(self.settings, self.load, num_branches, rows)
+        budget.take(anchor.probability)
+        self._drafts = [anchor, *self._tree.drafts(anchor, self._states, budget)][: budget.num_branches]
         plan, mask = anchor.plan, self.vocabulary.mask_token_id
         length = max(draft.plan.branches[0].stop for draft in self._drafts) - plan.start
         bitmasks: dict[bytes, int] = {}

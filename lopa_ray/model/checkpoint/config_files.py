@@ -8,11 +8,11 @@ from typing import Literal, overload
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.folder_contents import lacking, refuse_broken_links, require_folder
 from lopa_ray.model.checkpoint.generation_defaults import GENERATION
-from lopa_ray.model.config import Implementation, NativeConfig
+from lopa_ray.model.config import DRAFT_LAYERS, DraftWidths, Implementation, NativeConfig
 from lopa_ray.model.config_json.json_file import read_json
 from lopa_ray.model.config_json.size_limits import checked_int
 from lopa_ray.model.config_json.stored_quantization import with_modelopt_file
-from lopa_ray.model.families.native import FAMILIES, find_family
+from lopa_ray.model.families.native import FAMILIES, family_of, find_family
 from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.transformers_models.config import parse_transformers_config
 
@@ -22,15 +22,50 @@ DRAFT_FOLDER = "linear_spec_lora"
 """The folder in which repositories of Nemotron-Labs-Diffusion have their draft adapter."""
 
 
-def draft_rank(folder: Path) -> int:
-    """The rank of the draft adapter in `folder`, by its configuration. Raises CheckpointError."""
+def draft_widths(folder: Path, config: ModelConfig) -> DraftWidths:
+    """The draft adapters of a layer of `config`, by the configuration of the PEFT adapter in `folder`. Raises
+    CheckpointError for modules that are not in `DRAFT_LAYERS`, and for a part of those that one layer fuses."""
     file = folder / ADAPTER_CONFIG
     if not file.exists():
         raise CheckpointError(
             f"{folder}: got no {ADAPTER_CONFIG}; need the folder of a PEFT adapter for drafts, or a name on the Hub "
             f"whose folder {DRAFT_FOLDER} has one"
         )
-    return checked_int(read_json(file).get("r"), "r", "hidden_size", str(file))
+    raw = read_json(file)
+    rank, targets = checked_int(raw.get("r"), "r", "hidden_size", str(file)), raw.get("target_modules")
+    if not isinstance(config, NativeConfig):
+        return ()
+    if not isinstance(targets, list) or not targets:
+        raise CheckpointError(
+            f"{file}: got target_modules = {targets!r}; need a list of modules: name them one by one"
+        )
+    modules = family_of(config).published_modules
+    may_have = DRAFT_LAYERS if config.experts is None else DRAFT_LAYERS[:2]
+    widths, unknown = [], set(map(str, targets))
+    for layer in may_have:
+        published = modules[f"layers.{{i}}.{layer}"]
+        found = {
+            name: target for target in targets for name in published if f".{name}".endswith(f".{target}")
+        }
+        if found and (missing := set(published) - found.keys()):
+            raise CheckpointError(
+                f"{file}: target_modules has {', '.join(found.values())} without {_last(min(missing))}, which is one "
+                "layer with it here; a draft adapter has all of them, or none: use another one"
+            )
+        if found:
+            widths.append((layer, rank * len(published)))
+            unknown -= set(found.values())
+    if unknown:
+        known = ", ".join(_last(name) for layer in may_have for name in modules[f"layers.{{i}}.{layer}"])
+        raise CheckpointError(
+            f"{file}: got target_modules with {', '.join(sorted(unknown))}; a draft adapter of a {config.family} model "
+            f"may have {known}: use another one"
+        )
+    return tuple(widths)
+
+
+def _last(module: str) -> str:
+    return module.rpartition(".")[2]
 
 
 @overload

@@ -24,6 +24,8 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 MATCH_S = 10.0
 """Time for all patterns of a setting. Usual patterns take milliseconds."""
 
+_TOKENS = "trainable_token_indices"
+_TOKEN_VECTORS = ".token_adapter.trainable_tokens_delta"
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 # Settings with no bearing on the merged weights, or that this file reads below.
 _HANDLED_SETTINGS = {
@@ -48,25 +50,33 @@ class LoraAdapter:
     tensor_files: TensorFiles
     scales: Mapping[str, float]  # published module -> scale
     target_modules: tuple[str, ...]
+    trains_token: bool
 
     @staticmethod
-    def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> LoraAdapter:
+    def load(
+        path: str | Path, shapes: Mapping[str, tuple[int, ...]], *, token: int | None = None
+    ) -> LoraAdapter:
         """Read adapter_config.json and the header of adapter_model.safetensors in the folder `path`. Raises
         `CheckpointError` for a missing or broken file, for any setting that would change the result and is not
         supported (by its name), for a tensor that is not one half of a LoRA pair, and for a pair that does not fit the
-        published `shapes` (tensor name -> shape)."""
+        published `shapes` (tensor name -> shape). `token`: the one token that may have a trained embedding; None:
+        there is none."""
         folder = Path(path)
         require_folder(path, f"a PEFT adapter: a folder with {ADAPTER_CONFIG}")
         where = folder / ADAPTER_CONFIG
         if not where.exists():
             raise lacking(folder, ADAPTER_CONFIG)
         raw = read_json(where)
-        _refuse_unsupported(raw, where)
+        tokens = raw.get(_TOKENS)
+        if isinstance(tokens, dict) and len(tokens) == 1:  # by module, of which one alone has embeddings
+            (tokens,) = tokens.values()
+        trains_token = token is not None and tokens == [token]
+        _refuse_unsupported({**raw, _TOKENS: tokens}, where, {_TOKENS: (None, [token])})
         targets = raw.get("target_modules")
         if not (folder / ADAPTER_WEIGHTS).exists():
             raise lacking(folder, ADAPTER_WEIGHTS)
         tensor_files = TensorFiles.scan([folder / ADAPTER_WEIGHTS])
-        modules = _adapted_modules(tensor_files, folder / ADAPTER_WEIGHTS)
+        modules = _adapted_modules(tensor_files, folder / ADAPTER_WEIGHTS, trains_token=trains_token)
         ranks = _matching_values(raw, "rank_pattern", modules, where, raw.get("r"))
         alphas = _matching_values(raw, "alpha_pattern", modules, where, raw.get("lora_alpha"))
         scales = {
@@ -76,7 +86,7 @@ class LoraAdapter:
         # A regular expression or an exclusion says less plainly what must be there.
         plain = isinstance(targets, list) and not raw.get("exclude_modules")
         listed = tuple(map(str, targets)) if plain and targets else ()
-        adapter = LoraAdapter(folder, tensor_files, scales, listed)
+        adapter = LoraAdapter(folder, tensor_files, scales, listed, trains_token)
         adapter._check_shapes(shapes)
         return adapter
 
@@ -121,28 +131,48 @@ class LoraAdapter:
         a, b = (self.tensor_files.read_tensor(_lora_tensor(module, half)).float() for half in "AB")
         return a, b
 
+    def token_vector(self, embedding: str, size: int) -> Tensor | None:
+        """The vector [size] of the trained token, in fp32, which is to replace its row of the published tensor
+        `embedding`; None if there is none. Raises CheckpointError if it is missing or has another size."""
+        if not self.trains_token:
+            return None
+        name = f"base_model.model.{embedding.removesuffix('.weight')}{_TOKEN_VECTORS}"
+        shape = self.tensor_files.shapes.get(name)
+        if shape != (1, size):
+            got = "no tensor" if shape is None else f"shape {list(shape)} of tensor"
+            raise CheckpointError(
+                f"{self.path / ADAPTER_WEIGHTS}: got {got} {name}; with {_TOKENS} it has shape {[1, size]}: use the "
+                "adapter with the model it was trained on"
+            )
+        return self.tensor_files.read_tensor(name).float()[0]
+
 
 def _lora_tensor(module: str, half: str) -> str:
     return f"base_model.model.{module}.lora_{half}.weight"
 
 
-def _refuse_unsupported(raw: Mapping[str, Any], where: Path) -> None:
+def _refuse_unsupported(
+    raw: Mapping[str, Any], where: Path, more_values: Mapping[str, tuple[object, ...]]
+) -> None:
+    supported = {**_SUPPORTED_VALUES, **more_values}
     if "peft_type" not in raw:
         raise CheckpointError(f"{where}: got no peft_type; it must be 'LORA'; need the file that PEFT saved")
     for key, value in raw.items():
-        if key in _HANDLED_SETTINGS or value in _SUPPORTED_VALUES.get(key, (None, False, [], {})):
+        if key in _HANDLED_SETTINGS or value in supported.get(key, (None, False, [], {})):
             continue
-        allowed = " or ".join(map(repr, _SUPPORTED_VALUES.get(key, ("null or false",))))
+        allowed = " or ".join(map(repr, supported.get(key, ("null or false",))))
         raise CheckpointError(
             f"{where}: got {key} = {value!r}, allowed is {allowed}; LoRA adapters are merged without it: "
             f"merge the adapter with PEFT and load the merged checkpoint"
         )
 
 
-def _adapted_modules(tensor_files: TensorFiles, file: Path) -> list[str]:
-    """Adapted published modules, each with both halves; any other tensor is an error."""
+def _adapted_modules(tensor_files: TensorFiles, file: Path, *, trains_token: bool) -> list[str]:
+    """Adapted published modules, each with both halves; any other tensor is an error, but for a trained token's."""
     modules: dict[str, None] = {}
     for name, shape in tensor_files.shapes.items():
+        if trains_token and name.endswith(_TOKEN_VECTORS):
+            continue
         match = _TENSOR.fullmatch(name)
         if not match or len(shape) != 2:
             raise CheckpointError(

@@ -112,32 +112,6 @@ def read_weights(
         yield from fused.items()
 
 
-def read_draft_adapter(
-    config: NativeConfig, folder: Path, *, dtype: torch.dtype, device: torch.device | str
-) -> Weights:
-    """The parameters of all layers' adapters, `down` [P, I] and `up` [D, P] in `dtype`, in the names of the model
-    `config`. Raises CheckpointError for an adapter of anything but the output projections of all layers, or of several
-    ranks."""
-    family, shape = family_of(config), (config.hidden_size, config.num_heads * config.head_dim)
-    projections = [family.published_names(f"layers.{i}.o.weight")[0] for i in range(config.num_layers)]
-    adapter = LoraAdapter.load(folder, dict.fromkeys(projections, shape))
-    modules = [name.removesuffix(".weight") for name in projections]
-    missing = [module for module in modules if module not in adapter.scales]
-    if missing:
-        raise CheckpointError(
-            f"{folder}: got no update of {missing[0]}; a draft adapter has one for every layer: use another one"
-        )
-    for layer, module in enumerate(modules):
-        down, up = adapter.pair(module)
-        if len(down) != config.draft_rank:
-            raise CheckpointError(
-                f"{folder}: got rank {len(down)} for {module}; a draft adapter has one rank, here {config.draft_rank}: "
-                "use another one"
-            )
-        for name, value in (("down", down), ("up", adapter.scales[module] * up)):
-            yield f"layers.{layer}.draft.{name}.weight", value.to(device=device, dtype=dtype)
-
-
 def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> None:
     """Write `model` to the folder `path` as a published checkpoint with weights in `dtype`: config.json,
     generation_config.json and one model.safetensors, which is moved into place, so an interrupted save leaves the old

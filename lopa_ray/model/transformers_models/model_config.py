@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 from lopa_ray.errors import CheckpointError, SettingsError
-from lopa_ray.model.config import Implementation, ModelShape, NativeConfig, Quantization
+from lopa_ray.model.config import DraftWidths, Implementation, ModelShape, NativeConfig, Quantization
 from lopa_ray.model.experts_config import ExpertParallel
 
 
@@ -39,7 +39,7 @@ class TransformersConfig(ModelShape):
     def unfolded(self) -> Self:
         return self
 
-    def with_draft_adapter(self, rank: int) -> Self:
+    def with_draft_adapter(self, widths: DraftWidths) -> Self:
         return self._only("model.draft_adapter", "one", "none; leave it out", False)
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:

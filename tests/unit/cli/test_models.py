@@ -55,7 +55,7 @@ def test_a_word_lists_the_checkpoints_that_have_it() -> None:
     assert all(name in shown for name in names) and "Dream-org" not in shown
     refused = CliRunner().invoke(app, ["models", "sadr"])
     assert refused.exit_code == 2 and "got 'sadr'; did you mean sdar? allowed: a folder" in refused.stderr
-    assert models().startswith("To begin: demo, ")
+    assert models().startswith("To begin on a CPU: smollm2, ")
 
 
 def rendered(columns: int) -> list[str]:

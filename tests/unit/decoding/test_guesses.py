@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from lopa_ray.decoding.branch_budget import CostBudget
 from lopa_ray.decoding.guesses import (
     CERTAIN,
     MIN_REPLACED,
@@ -66,7 +67,7 @@ def probability(guess: Guess, drafts: Sequence[Alternatives]) -> float:
 @settings(max_examples=200)
 @given(any_drafts(), st.integers(1, 3), st.integers(1, 6))
 def test_each_guess_is_the_one_that_gains_most(drafts: list[Alternatives], age: int, most: int) -> None:
-    chosen = choose_guesses(drafts, age, most)
+    chosen = choose_guesses(drafts, age, CostBudget([1.0] * most, 1.0))
     assert 1 <= len(chosen) <= most and len({*chosen}) == len(chosen)
     main = {*candidates(drafts, False)}
     possible = [
@@ -79,9 +80,10 @@ def test_each_guess_is_the_one_that_gains_most(drafts: list[Alternatives], age: 
         assert value(chosen[:count], drafts, age) == pytest.approx(best, abs=1e-6)
 
 
-def test_auto_stops_where_a_guess_gains_too_little() -> None:
+def test_guesses_end_where_they_gain_less_than_they_cost() -> None:
     drafts = [[(at, 0.9), (50 + at, 0.06)] for at in range(6)]
-    lengths = [len(choose_guesses(drafts, 1, 16, min_gain)) for min_gain in (0.0, 0.15, 5.0)]
+    budgets = [CostBudget([1 + cost * more for more in range(16)], 1.0) for cost in (0.0, 0.03, 5.0)]
+    lengths = [len(choose_guesses(drafts, 1, budget)) for budget in budgets]
     assert lengths[0] > lengths[1] > lengths[2] == 1
 
 

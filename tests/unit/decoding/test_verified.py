@@ -19,6 +19,7 @@ from lopa_ray.decoding.lookahead_settings import OF_FORKS, LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.verified.evaluated_state import StateKey
 from lopa_ray.errors import ScoreError, StepLimitError
+from lopa_ray.protocol.forward_costs import ForwardCosts, StepLoad
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.step_report import BranchReport
 from support.context_model import ContextModel
@@ -61,17 +62,27 @@ def any_verified(draw: st.DrawFn) -> LookaheadSettings:
     return type(wanted)(**given | changes)
 
 
+COSTS = st.dictionaries(st.integers(1, 300), st.floats(0.01, 100.0), min_size=1, max_size=6)
+
+LOADS = st.builds(StepLoad, st.builds(ForwardCosts.of, COSTS), st.integers(1, 9), st.integers(1, 3))
+
+
 def steps_of(
-    session: DecodeSession, model: ContextModel, *, restored: bool = False, branches: int | None = None
+    session: DecodeSession,
+    model: ContextModel,
+    *,
+    restored: bool = False,
+    branches: int | None = None,
+    load: StepLoad | None = None,
 ) -> list[StepOutcome]:
     """The outcomes of a request. `restored`: every step is done by another session, from the state before it."""
     outcomes = []
     while not session.finished:
         if restored:
             state = session.export_state()
-            assert session.plan(branches) == session.plan(branches) and session.export_state() == state
+            assert session.plan(branches, load) == session.plan() and session.export_state() == state
             session = session.with_state(state, ())
-        outcomes.append(session.advance(model.reports(session.plan(branches))))
+        outcomes.append(session.advance(model.reports(session.plan(branches, load))))
     return outcomes
 
 
@@ -86,19 +97,20 @@ def assert_same(together: list[StepOutcome], of_one: list[StepOutcome]) -> None:
 
 
 @settings(max_examples=60)
-@given(PROMPTS, any_verified(), CONTEXT_MODELS, st.booleans(), st.one_of(st.just({}), GIVEN))
+@given(PROMPTS, any_verified(), CONTEXT_MODELS, st.booleans(), st.one_of(st.just({}), GIVEN), LOADS)
 def test_every_decoder_takes_the_steps_of_one_branch(
     prompt: list[int],
     wanted: LookaheadSettings,
     model: ContextModel,
     restored: bool,
     tokens: dict[int, int],
+    load: StepLoad,
 ) -> None:
     """The model's rows follow from all that they see, so they differ as soon as a branch stands for another state."""
     alone = session_with(prompt, wanted.of_one_branch(), tokens, model.vocabulary)
     verified = session_with(prompt, wanted, tokens, model.vocabulary)
     of_one = steps_of(alone, replace(model))
-    assert_same(steps_of(verified, replace(model), restored=restored), of_one)
+    assert_same(steps_of(verified, replace(model), restored=restored, load=load), of_one)
 
 
 RULES = {
@@ -138,12 +150,26 @@ def test_a_smaller_budget_changes_steps_and_no_token() -> None:
     assert lengths[0] == len(of_one) and lengths == sorted(lengths, reverse=True) and lengths[-1] < lengths[0]
 
 
-def test_auto_evaluates_probable_drafts_alone() -> None:
-    model = ContextModel(stability=1.0)
-    fixed = new_session([1, 2], VERIFIED.replace(num_branches=16), VOCABULARY)
-    auto = new_session([1, 2], VERIFIED.replace(num_branches="auto"), VOCABULARY)
-    assert steps_of(fixed, replace(model))[-1].canvas == steps_of(auto, replace(model))[-1].canvas
-    assert auto.forwards < fixed.forwards
+def forwards_of(wanted: LookaheadSettings, load: StepLoad | None) -> int:
+    session = new_session([1, 2], wanted, VOCABULARY)
+    steps_of(session, ContextModel(stability=1.0), load=load)
+    return session.forwards
+
+
+def test_auto_evaluates_the_drafts_that_are_worth_their_cost() -> None:
+    fixed, auto = VERIFIED.replace(num_branches=16), VERIFIED.replace(num_branches="auto")
+    of_one = forwards_of(VERIFIED.of_one_branch(), None)
+    free, dear = (ForwardCosts.of({1: 1.0, 300: last}) for last in (1.0, 1e9))
+    assert forwards_of(auto, StepLoad(free)) == forwards_of(fixed, None) > forwards_of(auto, None)
+    assert forwards_of(auto, None) > forwards_of(auto, StepLoad(dear)) == of_one
+    assert forwards_of(fixed, StepLoad(dear)) == forwards_of(fixed, None)
+
+
+def test_costs_decide_nothing_where_tokens_would_depend_on_them() -> None:
+    relaxed = VERIFIED.replace(num_branches="auto", acceptance=0.3)
+    assert not new_session([1, 2], relaxed, VOCABULARY).weighs_costs
+    dear = StepLoad(ForwardCosts.of({1: 1.0, 300: 1e9}))
+    assert forwards_of(relaxed, dear) == forwards_of(relaxed, None)
 
 
 IN_NO_REPORT = {"step", "canvas", "commit", "stage_shared", "to_stage"}

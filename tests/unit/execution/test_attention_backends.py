@@ -16,7 +16,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import attention, attention_backends
-from lopa_ray.execution.attention import AttentionBackend, LaneAttention, PackedAttention
+from lopa_ray.execution.attention import SDPA_ATTENTION, AttentionBackend, LaneAttention, PackedAttention
 from lopa_ray.execution.attention_backends import (
     BACKENDS,
     TOLERANCE,
@@ -45,8 +45,8 @@ def test_every_value_of_the_setting_is_a_backend_of_a_device() -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_a_backend_computes_the_formula(name: str, dtype: torch.dtype) -> None:
-    (backend,) = BACKENDS[name]
-    check_backend(backend, "cpu", dtype)
+    for backend in BACKENDS[name]:
+        check_backend(backend, "cpu", dtype)
 
 
 def test_the_formula_written_out_for_one_head_of_one_row() -> None:
@@ -82,13 +82,13 @@ def short_of_memory(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 def test_auto_says_what_it_took_and_why(monkeypatch, caplog) -> None:
     caplog.set_level(logging.INFO, "lopa.attention")
-    assert select("auto", DEVICES["cpu"]) is BACKENDS["sdpa"][0]
+    assert select("auto", DEVICES["cpu"]) is SDPA_ATTENTION
     assert caplog.messages == ["attention on cpu: sdpa (first choice)"]
     # A device that would rather have another backend, which fails, or computes something else.
     picky = dataclasses.replace(DEVICES["cpu"], attention_backends=("flash_attn", "sdpa"))
     for kernel, reason in ((fails, "ImportError: no kernel here)"), (wrong, "flash_attn is off by")):
         monkeypatch.setitem(BACKENDS, "flash_attn", (LaneAttention(kernel),))
-        assert select("auto", picky) is BACKENDS["sdpa"][0]
+        assert select("auto", picky) is SDPA_ATTENTION
         assert "sdpa (flash_attn" in caplog.messages[-1] and reason in caplog.messages[-1]
         assert "second line" not in caplog.messages[-1]
         with pytest.raises(SettingsError, match=r"got 'flash_attn'.*allowed on cpu: auto, flash_attn, sdpa"):
@@ -135,7 +135,7 @@ def test_auto_needs_triton_on_a_gpu_unless_a_slow_backend_is_named(monkeypatch: 
         SettingsError, match=rf"triton fails with RuntimeError: Triton does not .*\({NO_TRITON}\)"
     ):
         select("triton", CUDA_ON_CPU)
-    assert select("sdpa", CUDA_ON_CPU) is BACKENDS["sdpa"][0]
+    assert select("sdpa", CUDA_ON_CPU) is SDPA_ATTENTION
 
 
 def test_a_backend_of_another_device_is_refused() -> None:

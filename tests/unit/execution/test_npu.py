@@ -97,7 +97,7 @@ def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fak
 def test_the_kernel_computes_the_formula(fake: FakeNpu, dtype: torch.dtype) -> None:
     (backend,) = BACKENDS["npu"]
     check_backend(backend, "cpu", dtype)
-    assert fake.calls == 14
+    assert fake.calls == 16
 
 
 def test_auto_takes_it_where_it_works(fake: FakeNpu, caplog: pytest.LogCaptureFixture) -> None:

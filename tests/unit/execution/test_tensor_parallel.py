@@ -35,7 +35,7 @@ from support.thread_tensor_parallel import (
     engine_in_two_shards,
     shard_model,
 )
-from support.tiny_model import load_tiny_model, random_model
+from support.tiny_model import load_tiny_model, odd_model
 
 pytestmark = pytest.mark.medium
 
@@ -64,29 +64,6 @@ def test_recorded_cases_in_two_shards(name: str, expert_parallel: ExpertParallel
     for verdict in replay(cases, GOLDEN / "models", make_engine):
         assert isinstance(verdict, Verdict)
         assert verdict.status == "passed" or "mask token" in verdict.reason, verdict.as_dict()
-
-
-def odd_model(**changes: object) -> Transformer:
-    """A random model that three shards can have, with a vocabulary that they cannot have equal parts of."""
-    config = replace(
-        load_tiny_model().config,
-        hidden_size=96,
-        num_heads=6,
-        num_kv_heads=3,
-        head_dim=16,
-        intermediate_size=198,
-        vocab_size=1000,
-        mask_token_id=999,
-        eos_token_id=998,
-        pad_token_id=None,
-        bos_token_id=None,
-        **changes,
-    )
-    model = random_model(config, 0, torch.float32, "cpu")
-    for name, parameter in model.named_parameters():
-        if name.endswith("scale") or (parameter.dim() == 2 and parameter.is_floating_point()):
-            parameter.mul_(4)  # sharper, so that probabilities spread
-    return model
 
 
 def odd_experts(quantization: Quantization = "none", expert_parallel: ExpertParallel = "auto") -> Transformer:

@@ -232,4 +232,4 @@ def test_another_decoder_drops_what_the_file_sets_for_its_own() -> None:
     )
     decode = launcher.settings.models[0].load().decode
     assert (decode.decoder, decode.max_new_tokens) == ("self_speculation", 32)
-    assert decode.model_dump()["branch_budget"] == "load"
+    assert decode.model_dump()["num_branches"] == 1

@@ -1,0 +1,37 @@
+"""PromptLookup: what followed the last tokens where they stood before, in the prompt or in the answer.
+
+Published as prompt lookup decoding, and in vLLM as n-gram speculation. It costs no forward, and its guesses know the
+last token, which masks of the forward that decided it did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+RIGHT = {2: 0.5, 3: 0.65, 4: 0.8, 5: 0.9}
+"""Matching tokens → how often the next one is the same again (measured with SmolLM2-135M; a greedy answer that repeats
+itself goes on doing so)."""
+
+LONGEST, SHORTEST = max(RIGHT), min(RIGHT)
+
+
+class PromptLookup:
+    def __init__(self) -> None:
+        self._read = 0  # positions that the index has
+        self._next: dict[
+            tuple[int, ...], int
+        ] = {}  # tokens in a row → the position after their latest occurrence
+
+    def continuation(self, ids: Sequence[int], most: int) -> tuple[Sequence[int], float]:
+        """At most `most` tokens that may follow `ids`, and how probably the first one does; none, and 0.0, if the last
+        tokens are new. `ids` begin with those of the call before."""
+        end = len(ids)
+        for stop in range(max(self._read, 1), end):  # what ends at the last token is followed by nothing yet
+            for count in range(SHORTEST, min(LONGEST, stop) + 1):
+                self._next[tuple(ids[stop - count : stop])] = stop
+        self._read = end
+        for count in range(min(LONGEST, end), SHORTEST - 1, -1):
+            at = self._next.get(tuple(ids[end - count :]))
+            if at is not None:
+                return ids[at : at + most], RIGHT[count]
+        return (), 0.0

