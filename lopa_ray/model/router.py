@@ -1,5 +1,7 @@
 """Router: the experts of a row, and the weight of each of them. All of it is fp32, in any dtype of the model.
 
+With block routing (LLaDA2.2) a row chooses among the experts that score highest anywhere in its block of positions.
+
 Shape suffixes: R rows, D hidden size, N experts, P experts per row.
 """
 
@@ -12,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.kernels.choose_experts import choose_experts
-from lopa_ray.model.block_routing import within_blocks
 from lopa_ray.model.experts_config import ExpertsConfig
 
 
@@ -47,3 +48,19 @@ class Router(nn.Module):
             kept_groups=1 if experts.capacity else experts.kept_groups,
             scale=experts.scale,
         )
+
+
+def blocks_of(positions: Tensor, block_size: int) -> Tensor:
+    """The blocks of packed rows at int64 positions [R], as ascending numbers, int64 [R]. A block ends before a multiple
+    of `block_size`, and where the next row is not at the next position."""
+    before = torch.cat((positions[:1], positions[:-1]))
+    return ((positions % block_size == 0) | (positions != before + 1)).cumsum(0) - 1
+
+
+def within_blocks(ranked: Tensor, blocks: Tensor, capacity: int) -> Tensor:
+    """What is added to the scores fp32 [R, N] that experts are chosen by: -inf for all but the `capacity` experts with
+    the highest scores in any row of the same block, of equal ones the first; 0 for these."""
+    rows = blocks[:, None].expand_as(ranked)
+    highest = torch.full_like(ranked, -torch.inf).scatter_reduce(0, rows, ranked, "amax")
+    kept = highest.sort(dim=1, descending=True, stable=True).indices[:, :capacity]
+    return torch.full_like(highest, -torch.inf).scatter(1, kept, 0.0)[blocks]

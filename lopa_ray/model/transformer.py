@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from lopa_ray.kernels.rms_norm import add_rms_norm
 from lopa_ray.kernels.rotary import rotate_qkv
-from lopa_ray.model.block_routing import blocks_of
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.linear import Linear
 from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.rotation import Rotation
+from lopa_ray.model.router import blocks_of
 from lopa_ray.model.soft_inputs import embed_softly
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, OrderedSums, TensorParallelGroup, shard_range
 

@@ -11,10 +11,9 @@ import torch
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError, SettingsError
-from lopa_ray.model.block_routing import blocks_of
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.experts_config import ExpertsConfig
-from lopa_ray.model.router import Router
+from lopa_ray.model.router import Router, blocks_of
 from support.checkpoints import edit_json
 from support.paths import MODELS
 from support.thread_tensor_parallel import engine_in_two_shards
