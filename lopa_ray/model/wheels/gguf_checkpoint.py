@@ -101,6 +101,7 @@ def _config(fields: dict[str, Any]) -> dict[str, Any]:
         key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in shape.items()
     }
     named = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu"}
+    named["dlm_paradigm"] = "autoregressive"
     return named | shape | {"torch_dtype": "bfloat16"}
 
 
