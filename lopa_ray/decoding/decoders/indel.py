@@ -32,6 +32,7 @@ _MOST_LIKELY = "the rule compares the model's own most likely tokens; leave {} o
 
 _REFUSED = {
     **REFUSED_WITH_EDITS,
+    "lookahead": "almost no call only fills masks as the call before would have; use lookahead lopa or leave {} out",
     **dict.fromkeys(("temperature", "top_p", "top_k", "logit_bias"), _MOST_LIKELY),
     **dict.fromkeys(
         CONSTRAINING, "a token that is inserted or deleted moves all tokens after it; leave {} out"
