@@ -56,7 +56,7 @@ class IndelBlock(NamedTuple):
 
     original: frozenset[
         int
-    ]  # positions that a call has to fill: masks since the block began, and what moved from them
+    ]  # where a mask is that a call has to fill: one of the beginning, wherever it has moved
     calls: int = 0
     post_steps: int = 0  # calls that began without an original mask
     inputs: frozenset[tuple[int, ...]] = frozenset()  # the tokens that calls have seen
