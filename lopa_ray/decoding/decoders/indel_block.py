@@ -54,15 +54,11 @@ class IndelStep(NamedTuple):
 class IndelBlock(NamedTuple):
     """A block between two calls."""
 
-    original: frozenset[
-        int
-    ]  # where a mask is that a call has to fill: one of the beginning, wherever it has moved
+    original: frozenset[int]  # positions of what was masked when the block began, wherever it has moved
     calls: int = 0
     post_steps: int = 0  # calls that began without an original mask
     inputs: frozenset[tuple[int, ...]] = frozenset()  # the tokens that calls have seen
-    written: Mapping[
-        int, frozenset[int]
-    ] = {}  # position → all that was ever written there, wherever it has moved
+    written: Mapping[int, frozenset[int]] = {}  # position → all tokens that were ever written there
     is_final: bool = False  # whether no call follows
 
     def after_fills(self, fills: Iterable[Fill]) -> Self:
