@@ -20,6 +20,7 @@ from .decoding.decoders.block_diffusion import BlockDiffusionSettings as BlockDi
 from .decoding.decoders.dmax import DMaxSettings as DMaxSettings
 from .decoding.decoders.editing import EditingSettings as EditingSettings
 from .decoding.decoders.fast_dllm import FastDllmSettings as FastDllmSettings
+from .decoding.decoders.indel import IndelSettings as IndelSettings
 from .decoding.decoders.klass import KlassSettings as KlassSettings
 from .decoding.decoders.lopa import D2FSettings as D2FSettings, LopaSettings as LopaSettings
 from .decoding.decoders.multi_block import MultiBlockSettings as MultiBlockSettings

@@ -92,10 +92,8 @@ class ChoiceState:
         now, outcome = time.monotonic(), event.outcome
         step = self._result.add_step(event.plan, outcome)
         self._add_stats(event, step, now)
-        for decision in step.decided:
-            at = decision.position - len(self.session.prompt)
-            self._decisions[at] = decision
-            self._decided_at_step[at] = step.step
+        step.update(self._decisions, lambda decision: decision)
+        step.update(self._decided_at_step, lambda _: step.step)
         if self._request.stream_canvas:
             yield self._snapshot(step, outcome.considered, now)
         finished = outcome.finish_reason is not None
@@ -118,9 +116,10 @@ class ChoiceState:
 
     def _new_text(self, *, final: bool) -> Iterator[ChoicesOutput]:
         first = len(self._logprobs)
+        answer = first + len(self.session.prompt)
         delta = self._detokenizer.update(self._result.returned_canvas, final=final)
         if self._request.logprobs:
-            self._logprobs += [self._logprob(self._decisions[first + at]) for at in range(delta.tokens)]
+            self._logprobs += [self._logprob(self._decisions[answer + at]) for at in range(delta.tokens)]
         parts = list(self._parser.update(delta.text, final=final or self._detokenizer.stopped))
         if self._request.stream and (parts or delta.tokens):
             logprobs, tokens = tuple(self._logprobs[first:]), self._detokenizer.num_emitted_tokens
@@ -226,8 +225,8 @@ class ChoiceState:
             step=step.step,
             seconds=now - self.arrival_time,
             cells=tuple(
-                CanvasCell(self._tokenizer.token_text(token), decided_at.get(at, 0))
-                if at in decided_at or at in given
+                CanvasCell(self._tokenizer.token_text(token), decided_at.get(prompt + at, 0))
+                if prompt + at in decided_at or at in given
                 else CanvasCell("", 0)
                 for at, token in enumerate(step.canvas)
             ),
@@ -241,7 +240,12 @@ class ChoiceState:
             ),
             winner=step.winner,
             rule_steps=tuple(
-                CanvasRuleStep(rule_step.branch, tuple(position - prompt for position, _ in rule_step.fills))
+                CanvasRuleStep(
+                    rule_step.branch,
+                    tuple(position - prompt for position, _ in rule_step.fills),
+                    tuple((None if at is None else at - prompt, to - prompt) for at, to in rule_step.moves),
+                    tuple(position - prompt for position in rule_step.deletions),
+                )
                 for rule_step in step.rule_steps
             ),
             candidates=self._candidates([*considered, *step.decided]),

@@ -135,6 +135,11 @@ class CanvasRuleStep:
     """Index into `branches`: the branch whose report the unmasking rule took. Null if it took none of this step's."""
     positions: tuple[int, ...]
     """Indices into `cells` of its fills."""
+    moves: tuple[tuple[int | None, int], ...] = ()
+    """What insertions and deletions have moved before the fills: the index where it was (null: it is a new mask), and
+    the index where it is."""
+    deletions: tuple[int, ...] = ()
+    """Indices of the cells before which tokens were deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,10 +94,10 @@ def generate_one(
 def _show_decided(stack: ExitStack, session: DecodeSession) -> OnStep:
     """A listener that shows how many positions are decided, until the stack closes."""
     task = stack.enter_context(ShownTask("Decoding", session.settings.max_new_tokens, "positions"))
-    decided: set[int] = set()
+    decided: dict[int, bool] = {}
 
     def listen(_index: int, step: TraceStep) -> None:
-        decided.update(decision.position for decision in step.decided)
+        step.update(decided, lambda _: True)
         task.move_to(len(decided))
 
     return listen

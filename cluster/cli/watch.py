@@ -33,6 +33,7 @@ MAX_BRANCH_ROWS = 12
 MAX_BAR_WIDTH = 16
 ROW_WIDTH_BESIDE_BAR = 33  # of a branch: borders, mark, name, fills, confidence and the spaces between them
 MASK_SYMBOL, EOS_SYMBOL = "·", "∎"
+INSERTION_SYMBOL, DELETION_SYMBOL = "‸", "⌫"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,12 @@ class CanvasRenderer:
         # Metrics of probabilities are negative if they are logarithms.
         self._is_logarithm = settings.ranking == "neg_entropy" or parse_metric(metric)([0.5]) < 0
         self._given = session.given.tokens
-        self._decided_in: list[int] = []
+        self._decided_in: dict[int, int] = {}
 
     def next_frame(self, step: TraceStep) -> CanvasFrame:
-        self._decided_in += [0] * (len(step.canvas) - len(self._decided_in))
-        for decision in step.decided:
-            self._decided_in[decision.position - self._prompt_len] = step.step
-        return CanvasFrame(step, tuple(self._decided_in))
+        step.update(self._decided_in, lambda _: step.step)
+        answer = range(self._prompt_len, self._prompt_len + len(step.canvas))
+        return CanvasFrame(step, tuple(self._decided_in.get(position, 0) for position in answer))
 
     def render(self, frame: CanvasFrame, columns: int) -> RenderableType:
         step = frame.step
@@ -84,13 +84,18 @@ class CanvasRenderer:
         return table
 
     def canvas(self, frame: CanvasFrame) -> Text:
-        """The answer as it stands: tokens coloured by step, the newest bold; given tokens are plain."""
-        text = Text()
+        """The answer as it stands: tokens coloured by step, the newest bold; given tokens are plain. Marks stand for
+        new masks between tokens, and where tokens were deleted."""
+        text, rule_steps, first = Text(), frame.step.rule_steps, self._prompt_len
+        emptied = {to - first for step in rule_steps for source, to in step.moves if source is None}
+        deletions = {position - first for step in rule_steps for position in step.deletions}
         for at, (token, decided_in) in enumerate(zip(frame.step.canvas, frame.decided_in, strict=True)):
+            if at in deletions:
+                text.append(DELETION_SYMBOL, "red")
             if at in self._given:
                 text.append(self._token_text(token))
             elif not decided_in:
-                text.append(MASK_SYMBOL, "dim")
+                text.append(*((INSERTION_SYMBOL, "green") if at in emptied else (MASK_SYMBOL, "dim")))
             else:
                 style = step_colour(decided_in) + (" bold underline" if decided_in == frame.step.step else "")
                 text.append(self._token_text(token), "dim" if token == self._eos_token_id else style)

@@ -16,6 +16,7 @@ from lopa_lab.conformance.compare import (
     compare_windows,
 )
 from lopa_lab.conformance.credit import compare_credit, credit_settings, published_credit
+from lopa_lab.conformance.indel import compare_indels, indel_settings
 from lopa_lab.conformance.klass import compare_klass, klass_settings, published_klass
 from lopa_lab.conformance.multi_block import compare_multi_block, multi_block_settings
 from lopa_lab.conformance.nemotron import (
@@ -95,6 +96,11 @@ ROWS = (
         llada21_settings,
         compare_edited_blocks,
         "llada21_quality llada21_speed llada21_default llada21_other llada21_eos llada21_edge",
+    ),
+    Rows(
+        indel_settings,
+        compare_indels,
+        "llada22_budget llada22_chain llada22_cumulative llada22_default llada22_edge llada22_eos llada22_threshold",
     ),
     Rows(
         nemotron_settings, compare_nemotron, "nld_threshold nld_schedule nld_full_context nld_budget nld_stop"

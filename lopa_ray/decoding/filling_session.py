@@ -22,7 +22,7 @@ from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.planned_branch import CanvasT, PlannedBranch, Window
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.unmasking_rules import RuleBlock
-from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
+from lopa_ray.protocol.outcome import BlockView, Decision, Move, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Fill, Plan, Segment
 from lopa_ray.protocol.scoring import ChooseTokens, Memory
 from lopa_ray.protocol.step_report import BranchReport
@@ -68,9 +68,19 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """Whether steps score decided tokens too, and may edit them. See `Plan.scores_decided`."""
         return False
 
+    _moves: tuple[Move, ...] = ()  # what the last `choose` has moved on the canvas
+
     def _edits(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         """The decided tokens that a step replaces, after its fills."""
         return []
+
+    def _adopt(self, won: PlannedBranch[CanvasT]) -> None:
+        """Go on from the canvas of the winner."""
+        self._canvas = won.canvas
+
+    def _forkable(self, scores: Scores) -> Scores:
+        """The positions that forks may fill, and the scores of what they fill there."""
+        return {p: score for p, score in scores.items() if self._canvas.is_masked(p)}
 
     def _answer(self, canvas: CanvasT) -> list[int]:
         """The answer on a canvas, masks included, as far as it has begun."""
@@ -195,24 +205,26 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
             # What is given is like the prompt: no step edits it.
             given = self.given.tokens
             scores = {p: score for p, score in scores.items() if p - len(self.prompt) not in given}
-        self._canvas = won.canvas
+        self._adopt(won)
         filled = self.choose(scores, constraint_state)
         self._canvas.set_tokens(decision.fill for decision in filled)
-        masked = [p for p in scores if self._canvas.is_masked(p)]
+        masked = self._forkable(scores)
         if self._fills_last_mask and len(masked) == 1:
-            last = filter_by_constraint(constraint_state, [scores[masked[0]].decision], scores)
+            last = filter_by_constraint(
+                constraint_state, [score.decision for score in masked.values()], scores
+            )
             last += self._ended(last, constraint_state)
             self._canvas.set_tokens(decision.fill for decision in last)
             filled += last
-            masked = [p for p in masked if self._canvas.is_masked(p)]
-        self._lookahead.update_forks(masked, scores, constraint_state)
+            masked = self._forkable(masked)
+        self._lookahead.update_forks(masked, masked, constraint_state)
         self._end(plan, winner)
         return StepOutcome(
             step=plan.step,
             winner=winner,
             confidences=confidences,
             adopted=won.fork.decisions,
-            rule_steps=(RuleStep(winner, tuple(filled)),),
+            rule_steps=(RuleStep(winner, tuple(filled), self._moves),),
             canvas=tuple(self.generated),
             blocks=self.block_views(),
             commit=self._commit,

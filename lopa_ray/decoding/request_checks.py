@@ -12,7 +12,16 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 
 
 def check_decoder(settings: GenerationSettings, vocabulary: Vocabulary, denoises_canvases: bool) -> None:
-    """Raises SettingsError for a decoder that fills masks and a model without a mask token, or the reverse."""
+    """Raises SettingsError for a decoder that fills masks and a model without a mask token, or the reverse, and for one
+    whose forwards have parts of blocks that the model needs whole."""
+    size, attention = vocabulary.routing_block, settings.prompt_attention
+    has_parts = attention.kind != "blocks" or getattr(settings, "sub_block_cache", False)
+    if size and (has_parts or attention.block_size % size):
+        raise SettingsError(
+            f"decoder: got {settings.decoder}, but this model chooses experts for whole blocks of {size} positions, "
+            f"counted from 0; use a decoder with such blocks, as indel, and a multiple of {size} as block_size",
+            setting="decoder",
+        )
     if denoises_canvases == bool(vocabulary.canvas_length):
         return
     why = (

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from lopa_ray.decoding.given_tokens import final_part, length_through_end
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.protocol.outcome import BlockView, Decision, FinishReason, StepOutcome
+from lopa_ray.protocol.outcome import BlockView, Decision, FinishReason, Move, StepOutcome
 from lopa_ray.protocol.plan import Fill, Plan
+
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,19 @@ class TraceRuleStep:
     branch: int | None
     """Index of the branch whose report the rule took; None: a report that an earlier step brought, or none."""
     fills: tuple[Fill, ...]
+    moves: tuple[Move, ...] = ()
+    """What moved before the fills."""
+
+    @property
+    def deletions(self) -> tuple[int, ...]:
+        """Positions before which tokens were deleted."""
+        source_of: dict[int, int | None] = {target: source for source, target in self.moves}
+
+        def is_after_gap(source: int | None, target: int) -> bool:
+            before = source_of.get(target - 1, target - 1)
+            return source is not None and before is not None and source - before > 1
+
+        return tuple(move.target for move in self.moves if is_after_gap(*move))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +79,17 @@ class TraceStep:
         """Indices of the drafts whose reports the rule took after the report of the first branch, in this order."""
         taken = (rule_step.branch for rule_step in self.rule_steps)
         return tuple(dict.fromkeys(branch for branch in taken if branch is not None))[1:]
+
+    def update(self, entries: dict[int, Entry], new: Callable[[Decision], Entry]) -> None:
+        """Bring up to date what belongs to each decided position: `new` of what the step has decided; the others move
+        as their tokens do."""
+        adopted = len(self.decided) - len(self.fills)
+        entries |= {decision.position: new(decision) for decision in self.decided[:adopted]}
+        moves = [move for rule_step in self.rule_steps for move in rule_step.moves]
+        moved = {target: entries[source] for source, target in moves if source in entries}
+        for _, target in moves:
+            entries.pop(target, None)
+        entries |= moved | {decision.position: new(decision) for decision in self.decided[adopted:]}
 
     def branch_name(self, index: int) -> str:
         """ "anchor", or "+3" for the third branch next to it: a fork, or with verified lookahead a draft."""
@@ -181,7 +208,9 @@ def trace_step(plan: Plan, outcome: StepOutcome) -> TraceStep:
         winner=outcome.winner,
         fills=outcome.fills,
         rule_steps=tuple(
-            TraceRuleStep(rule_step.branch, tuple(decision.fill for decision in rule_step.filled))
+            TraceRuleStep(
+                rule_step.branch, tuple(decision.fill for decision in rule_step.filled), rule_step.moves
+            )
             for rule_step in outcome.rule_steps
         ),
         decided=outcome.adopted + outcome.filled,

@@ -134,7 +134,7 @@ class DecodeSession(RequestSession):
         if not self.settings.top_logprobs:
             return outcome
         winner = next(report for report in reports if report.branch == outcome.winner)
-        scores = scores_by_position(winner)
+        scores = scores_by_position(winner.with_tops(self.settings.top_logprobs))
         return replace(outcome, considered=tuple(score.decision for score in scores.values()))
 
     def branches_in_step(self, in_flight: int | None = None) -> int:

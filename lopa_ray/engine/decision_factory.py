@@ -42,6 +42,9 @@ def new_decision(
     if factory.vocabulary.canvas_length:
         what = "this model has no mask token, and so no masked answers; use another model"
         raise SettingsError(f"decisions: {what}")
+    if factory.vocabulary.routing_block:
+        what = "this model chooses experts for whole blocks, and questions begin anywhere; use another model"
+        raise SettingsError(f"decisions: {what}")
     encoded = EncodedInput(require_tokenizer(factory.tokenizer), task.input, factory.vocabulary)
     orders = [orders_of(question, own.rotations or 1) for question in questions]
     model, attention = factory.config.model, factory.config.decode.prompt_attention

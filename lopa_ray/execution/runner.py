@@ -62,7 +62,10 @@ class BranchRunner:
         self.device, dtype = model.embed.weight.device, model.embed.weight.dtype
         self.cache = KVCache(model.shard_config, max_num_seqs, max_model_len, dtype, self.device)
         ids = config.mask_token_id, config.eos_token_id, config.stop_token_ids
-        self.vocabulary = Vocabulary(config.vocab_size, *ids, config.shifted, config.canvas_length)
+        indels = config.delete_token_id, config.split_token_id
+        self.vocabulary = Vocabulary(
+            config.vocab_size, *ids, config.shifted, config.canvas_length, *indels, config.routing_block
+        )
         self._lm_head = LMHead(model)
         self._inputs = TokenInputs(model)
         if isinstance(model, CanvasModel):

@@ -25,9 +25,10 @@ def choose_experts(
     logits: Tensor, bias: Tensor | None, per_token: int, groups: int, kept_groups: int, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Logits fp32 [R, N] → experts int64 [R, P] by falling score, and their weights fp32 [R, P]. Scores are
-    probabilities, or with a `bias` fp32 [N] sigmoids. The bias is added to the scores that experts are chosen by, and
-    not to their weights, which are divided by their sum and multiplied by `scale`. Only the `kept_groups` of G `groups`
-    with the largest sums of their two best experts have a choice. Equal scores go to the lowest expert, and group."""
+    probabilities, or with a `bias` fp32 [N] or [R, N] sigmoids. The bias is added to the scores that experts are chosen
+    by, and not to their weights, which are divided by their sum and multiplied by `scale`. Only the `kept_groups` of G
+    `groups` with the largest sums of their two best experts have a choice. Equal scores go to the lowest expert, and
+    group."""
     scores = ranked = logits.softmax(dim=-1) if bias is None else logits.sigmoid()
     if bias is not None:
         ranked = scores + bias

@@ -55,7 +55,8 @@ class ModelShape:
     """Properties of a model that runner, cache and vocabulary need, whatever runs it. `shifted`: row p - 1 of the
     logits decides position p, as in the autoregressive model that Dream was trained from; else row p does. Ids from
     `unpadded_vocab_size` on, if given, are padding and are never chosen. `canvas_length`: positions that a model
-    without a mask token (`NO_MASK`) denoises together, from random tokens; 0: the model fills masks."""
+    without a mask token (`NO_MASK`) denoises together, from random tokens; 0: the model fills masks. `delete_token_id`,
+    `split_token_id`: see `Vocabulary`."""
 
     family: str
     vocab_size: int
@@ -70,6 +71,13 @@ class ModelShape:
     stop_token_ids: tuple[int, ...] = ()
     unpadded_vocab_size: int | None = None
     canvas_length: int = 0
+    delete_token_id: int | None = None
+    split_token_id: int | None = None
+
+    @property
+    def routing_block(self) -> int:
+        """Positions per block, from 0 on, whose rows have to be in one forward; 0: any rows may be."""
+        return 0
 
     @property
     def kv_shape(self) -> tuple[int, int, int, int]:
@@ -194,6 +202,10 @@ class NativeConfig(ModelShape):
             if self.experts.count < size:  # else each shard has one or more, whether or not they are as many
                 sizes["experts"] = self.experts.count
         return sizes
+
+    @property
+    def routing_block(self) -> int:
+        return self.experts.block_size if self.experts is not None and self.experts.capacity else 0
 
     @property
     def rotary_dim(self) -> int:

@@ -69,9 +69,10 @@ class MixtureOfExperts(nn.Module):
         columns = config.experts.shared_columns
         self.shared = GatedMLP(config, columns, within) if config.experts.shared else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Rows x [R, D] → [R, D], in the dtype of x."""
-        chosen, weights = self.router(x)
+    def forward(self, x: Tensor, blocks: Tensor | None = None) -> Tensor:
+        """Rows x [R, D] → [R, D], in the dtype of x. `blocks` int64 [R]: of a model that routes by blocks, the block of
+        each row."""
+        chosen, weights = self.router(x, blocks)
         out: Tensor = self.experts(x, chosen, weights)
         if self.shared is not None:
             out = out + self.shared(x)

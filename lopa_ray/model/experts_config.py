@@ -21,7 +21,8 @@ class ExpertsConfig:
     (DeepSeek-V3, LLaDA2): each expert for itself, with a bias that takes part in choosing alone. The weights of the
     chosen experts are divided by their sum and multiplied by `scale`. Only experts of the best `kept_groups` are
     chosen; a group counts as much as its two best experts. `shared` experts take every row. `parallel`: whether shards
-    have whole experts. `shards`: of how many this is one.
+    have whole experts. `capacity`: how many experts the rows of a block of `block_size` positions choose among,
+    whatever their groups; 0: each row chooses for itself. `shards`: of how many this is one.
     """
 
     router: RouterKind
@@ -33,6 +34,8 @@ class ExpertsConfig:
     groups: int = 1
     kept_groups: int = 1
     scale: float = 1.0
+    capacity: int = 0
+    block_size: int = 32
     parallel: ExpertParallel = "auto"
     shards: int = 1
 
@@ -55,6 +58,10 @@ class ExpertsConfig:
     @property
     def problem(self) -> str | None:
         """Why rows cannot be routed like that, or None."""
+        if self.capacity:
+            fits = self.per_token <= self.capacity <= self.count
+            why = f"{self.per_token} of {self.capacity} experts per block, of {self.count}; there are not as many"
+            return None if fits else why
         group = self.count // self.groups
         if self.count % self.groups or (self.groups > 1 and group < 2):
             return f"{self.count} experts in {self.groups} groups; groups are alike, and have two experts or more"

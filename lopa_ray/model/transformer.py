@@ -20,6 +20,7 @@ from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.linear import Linear
 from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.rotation import Rotation
+from lopa_ray.model.router import blocks_of
 from lopa_ray.model.soft_inputs import embed_softly
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, OrderedSums, TensorParallelGroup, shard_range
 
@@ -74,11 +75,12 @@ class Layer(nn.Module):
         attention: AttentionFn,
         kv: Tensor | None,
         draft_rows: Tensor | None,
+        blocks: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D]. Residual sums
         are left to the norm that follows, which is one kernel with them. `rotation` is for the rows' positions.
         `kv` [2, R, K, E], if given, receives keys and values. All have the model's dtype. `draft_rows`: see
-        `Linear.forward`."""
+        `Linear.forward`; `blocks`: see `MixtureOfExperts`."""
         x, normed = self.attn_norm(x, delta)
         qkv = self.qkv(normed, draft_rows).unflatten(-1, (-1, self.head_dim))
         q_weight = None if self.q_norm is None else self.q_norm.weight
@@ -89,7 +91,7 @@ class Layer(nn.Module):
         x, normed = self.mlp_norm(x, self.o(attention(index, q, k, v).flatten(1), draft_rows))
         if isinstance(self.mlp, GatedMLP):
             return x, self.mlp(normed, draft_rows)
-        return x, self.mlp(normed)
+        return x, self.mlp(normed, blocks)
 
 
 class Transformer(nn.Module):
@@ -137,10 +139,12 @@ class Transformer(nn.Module):
         x = embed_softly(self.embed, ids, input_weights, self.config.mask_token_id)
         delta = torch.zeros_like(x)
         rotation = Rotation.of(self.config, positions, x.dtype)
+        routing_block = self.config.routing_block
+        blocks = blocks_of(positions, routing_block) if routing_block else None
         if draft_rows is not None:
             draft_rows = draft_rows.to(x.dtype)[:, None]
         for index, layer in enumerate(self.layers):
             own_kv = None if kv is None else kv[index]
-            x, delta = layer(index, x, delta, rotation, attention, own_kv, draft_rows)
+            x, delta = layer(index, x, delta, rotation, attention, own_kv, draft_rows, blocks)
         hidden: Tensor = self.norm(x, delta)[1]
         return hidden

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lopa_ray.protocol.plan import Commit, Fill
 
@@ -40,12 +40,22 @@ class Decision:
         return self.position, self.token
 
 
+class Move(NamedTuple):
+    """The content of a position that a step has moved there."""
+
+    source: int | None  # where it was before; None: nowhere, it is a new mask
+    target: int
+
+
 @dataclass(frozen=True, slots=True)
 class RuleStep:
     """The decisions of one step of the unmasking rule. With verified lookahead a step may have several."""
 
     branch: int | None  # whose report the rule took; None: a report that an earlier step brought, or none
     filled: tuple[Decision, ...]  # in the order of filling
+    moves: tuple[Move, ...] = ()
+    """What moves before the fills, each from the canvas as it was: insertions and deletions. Content that moves nowhere
+    is lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ class BranchReport(ScoredRows):
     step: int  # the step of the branch's plan
     branch: int
 
+    def with_tops(self, most: int) -> Self:
+        """The report with at most so many of the most likely tokens."""
+        tops = self.top_tokens[:, :most], self.top_logprobs[:, :most]
+        return replace(self, top_tokens=tops[0], top_logprobs=tops[1])
+
     def select(self, rows: npt.NDArray[np.bool_]) -> Self:
         """The report of some of the positions alone, bool [n]."""
         return replace(self, **{n: getattr(self, n)[rows] for n in _COLUMNS if len(getattr(self, n))})

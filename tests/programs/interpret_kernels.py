@@ -213,6 +213,9 @@ def check_choose_experts(draw: random.Random, dtype: torch.dtype) -> None:
     logits = torch.randn(draw.randint(1, 9), experts)
     logits[0] = logits[0].round()  # equal scores
     bias = torch.randn(experts).round(decimals=1) if groups > 1 or draw.random() < 0.3 else None
+    if bias is not None and draw.random() < 0.3:  # a bias per row, as with block routing
+        bias = bias.repeat(len(logits), 1)
+        bias[:, : experts - per_token * groups] = -torch.inf
     given = (per_token, groups, kept, draw.choice([1.0, 2.5]))
     chosen, weights = launch("choose_experts", logits, bias, *given)
     names = dict(zip(("per_token", "groups", "kept_groups", "scale"), given, strict=True))

@@ -15,7 +15,7 @@ from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.step_reports import pack_reports
 
-VOCABULARY = Vocabulary(size=50, mask_token_id=49, eos_token_id=48)
+VOCABULARY = Vocabulary(size=50, mask_token_id=49, eos_token_id=48, delete_token_id=47, split_token_id=46)
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,21 @@ class FakeModel:
             scores = _rounded(-3 * rng.random(n), self.levels)
         candidates = plan.branches[branch].candidates
         top = len(candidates) or plan.sampling_params.top_logprobs
+        logprobs = np.log(np.maximum(probabilities, 1e-9)).astype(np.float32)
+        top_tokens = (tokens[:, None] + np.arange(top, dtype=np.int32)) % self.vocabulary.size
+        if plan.scores_decided and top and not candidates:
+            # Where decided tokens are scored, the mask token may be the most likely one.
+            top_tokens[rng.random(n) < 0.1, 0] = mask
         return BranchReport(
             step=plan.step,
             branch=branch,
             positions=positions,
             tokens=tokens,
             probabilities=probabilities,
-            logprobs=np.log(np.maximum(probabilities, 1e-9)).astype(np.float32),
+            logprobs=logprobs,
             scores=scores,
-            top_tokens=np.tile(np.array(candidates or range(top), np.int32), (n, 1)),
-            top_logprobs=np.tile(-np.arange(1, top + 1, dtype=np.float32), (n, 1)),
+            top_tokens=np.tile(np.array(candidates, np.int32), (n, 1)) if candidates else top_tokens,
+            top_logprobs=logprobs[:, None] - np.arange(top, dtype=np.float32),
             memory=fake_memory(plan.branches[branch], tokens, rng.random(n)),
         )
 

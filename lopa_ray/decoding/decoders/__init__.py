@@ -16,6 +16,7 @@ from lopa_ray.decoding.decoders.block_diffusion import BLOCK_DIFFUSION
 from lopa_ray.decoding.decoders.dmax import DMAX
 from lopa_ray.decoding.decoders.editing import EDITING
 from lopa_ray.decoding.decoders.fast_dllm import FAST_DLLM
+from lopa_ray.decoding.decoders.indel import INDEL
 from lopa_ray.decoding.decoders.klass import KLASS
 from lopa_ray.decoding.decoders.lopa import D2F, LOPA
 from lopa_ray.decoding.decoders.multi_block import MULTI_BLOCK
@@ -44,6 +45,7 @@ DECODERS = {
         WINO,
         BLOCK_DIFFUSION,
         EDITING,
+        INDEL,
         DMAX,
         MULTI_BLOCK,
         NEMOTRON,

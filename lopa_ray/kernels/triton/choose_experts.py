@@ -22,6 +22,7 @@ def _choose_experts(
     chosen,
     weights,
     scale,
+    bias_stride,
     HAS_BIAS: tl.constexpr,
     GROUPS: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
@@ -39,7 +40,7 @@ def _choose_experts(
     logit = tl.load(logits + row * (GROUPS * GROUP_SIZE) + expert, mask=there, other=float("-inf"))
     if HAS_BIAS:
         score = 1.0 / (1.0 + tl.exp(-logit))
-        ranked = score + tl.load(bias + expert, mask=there, other=0.0)
+        ranked = score + tl.load(bias + row * bias_stride + expert, mask=there, other=0.0)
     else:
         score = tl.exp(logit - tl.max(tl.max(logit, 1), 0))
         score = score / tl.sum(tl.sum(score, 1), 0)
@@ -84,7 +85,8 @@ def launch(
     chosen = weights.new_empty(rows, per_token, dtype=torch.int64)
     given = constants(experts, per_token, groups, kept_groups, has_bias=bias is not None)
     tensors = logits, logits if bias is None else bias, chosen, weights
-    _choose_experts[(rows,)](*tensors, scale, **given, num_warps=NUM_WARPS)
+    stride = bias.stride(0) if bias is not None and bias.ndim == 2 else 0
+    _choose_experts[(rows,)](*tensors, scale, stride, **given, num_warps=NUM_WARPS)
     return chosen, weights
 
 

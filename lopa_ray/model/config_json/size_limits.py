@@ -25,7 +25,7 @@ LARGEST_EXPERTS = 2**18  # experts in all layers together
 
 LARGEST_NUMBER = 2.0**53  # integers above it are not exact as floats
 
-_MAY_BE_ZERO = ("experts.shared", "experts.dense_layers")
+_MAY_BE_ZERO = ("experts.shared", "experts.dense_layers", "experts.capacity")
 
 
 def checked(kind: str, value: Any, key: str, field: str, where: str) -> Any:

@@ -13,7 +13,7 @@ Json: TypeAlias = Mapping[str, Any]
 NO_MASK = -1
 """Stands for the id of a mask token in models that have none: no id of a vocabulary is equal to it."""
 
-_OTHER_KEYS = ("mask_token_id", "pad_token_id", "bos_token_id")
+_OTHER_KEYS = ("mask_token_id", "pad_token_id", "bos_token_id", "delete_token_id", "split_token_id")
 TOKEN_ID_KEYS = ("eos_token_id", *_OTHER_KEYS)
 
 _GENERATION = "generation_config.json"
@@ -33,6 +33,8 @@ class SpecialTokens:
     eos: int
     pad: int | None
     bos: int | None
+    delete: int | None  # of a model that edits by deletions and insertions, as the next one
+    split: int | None
     stops: tuple[int, ...]  # further ids that end an answer
 
     @classmethod
@@ -43,7 +45,7 @@ class SpecialTokens:
         not in the vocabulary, and for a mask token that ends answers."""
         ends = _end_token_ids(raw, vocab, where)
         ends = ends + _end_token_ids(generation, vocab, f"{where} ({_GENERATION})")
-        mask, pad, bos = (_token_id(key, raw, generation, vocab, where) for key in _OTHER_KEYS)
+        mask, pad, bos, delete, split = (_token_id(key, raw, generation, vocab, where) for key in _OTHER_KEYS)
         missing = f"{where}: got no {{}}, neither there nor in {_GENERATION}; decoding needs it: add it"
         if not ends:
             raise CheckpointError(missing.format("eos_token_id"))
@@ -59,7 +61,7 @@ class SpecialTokens:
                 "can end with it: remove it"
             )
         eos, *stops = dict.fromkeys(ends)
-        return cls(mask, eos, pad, bos, tuple(stops))
+        return cls(mask, eos, pad, bos, delete, split, tuple(stops))
 
 
 def _token_id(key: str, raw: Json, generation: Json, vocab: int, where: str) -> int | None:

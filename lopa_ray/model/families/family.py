@@ -117,6 +117,8 @@ class Family(PublishedFamily):
             pad_token_id=tokens.pad,
             bos_token_id=tokens.bos,
             stop_token_ids=tokens.stops,
+            delete_token_id=tokens.delete,
+            split_token_id=tokens.split,
             quantization=quantization,
             fp8=fp8,
             **sizes,
@@ -140,7 +142,9 @@ class Family(PublishedFamily):
         raw: dict[str, Any] = {"architectures": [self.architecture], "model_type": self.model_type}
         raw |= {key: first for key, (first, *_) in self.supported_values.items() if first is not None}
         raw |= {key: getattr(config, name) for name, key in self.config_keys.items() if name != "head_dim"}
-        raw |= {key: getattr(config.experts, name) for name, key in self.expert_keys.items()}
+        unused = () if config.routing_block else ("capacity", "block_size")
+        keys = {name: key for name, key in self.expert_keys.items() if name not in unused}
+        raw |= {key: getattr(config.experts, name) for name, key in keys.items()}
         key = self.config_keys["head_dim"]
         if config.head_dim != self.config_defaults.get(key, config.hidden_size / config.num_heads):
             raw[key] = config.head_dim
@@ -148,7 +152,8 @@ class Family(PublishedFamily):
             raw[PARAMETERS] = config.yarn.to_json(raw.pop(self.config_keys["rope_theta"]))
         if config.quantization in QUANTIZATION_CONFIGS:
             raw["quantization_config"] = QUANTIZATION_CONFIGS[config.quantization]
-        return raw | {key: getattr(config, key) for key in TOKEN_ID_KEYS}
+        tokens = {key: getattr(config, key) for key in TOKEN_ID_KEYS}
+        return raw | {key: token for key, token in tokens.items() if token is not None}
 
 
 def _read_fields(

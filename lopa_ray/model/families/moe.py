@@ -57,6 +57,8 @@ LLADA2 = Family(
         "routed_scaling_factor": 2.5,
         "num_shared_experts": 0,
         "first_k_dense_replace": 0,
+        "expert_capacity": 0,
+        "block_size": 32,
     },
     mask_token_id=156895,
     supported_values={
@@ -65,8 +67,6 @@ LLADA2 = Family(
         "use_qkv_bias": (False, None),
         "use_sliding_window": (False, None),
         "score_function": ("sigmoid", None),
-        # Above 0 experts are chosen by whole blocks of rows.
-        "expert_capacity": (None, 0),
     },
     published_modules=QWEN_PUBLISHED_MODULES
     | {
@@ -94,11 +94,13 @@ LLADA2 = Family(
         "groups": "n_group",
         "kept_groups": "topk_group",
         "scale": "routed_scaling_factor",
+        "capacity": "expert_capacity",
+        "block_size": "block_size",
     },
     eos_key="pad_token_id",
     transformers_type="glm4_moe",
     transformers_expert_keys={"count": "n_routed_experts", "shared": "n_shared_experts"},
-    checked_against="recorded logits and routing, decodes of LLaDA2.0, LLaDA2.1, DMax and MultiBD; transformers' "
+    checked_against="recorded logits and routing, decodes of LLaDA2.0, 2.1 and 2.2, DMax and MultiBD; transformers' "
     "GLM-4-MoE",
     checkpoints=(
         PublishedCheckpoint("inclusionAI/LLaDA2.0-mini", 30.3, "models/llada2.0-mini"),
@@ -109,6 +111,7 @@ LLADA2 = Family(
         PublishedCheckpoint(
             "inclusionAI/LLaDA2.1-flash", 191.7, "models/llada2.1-flash", "HumanEval+ 89.6 at TPF 13.8"
         ),
+        PublishedCheckpoint("inclusionAI/LLaDA2.2-flash", 191.7, "models/llada2.2-flash"),
         PublishedCheckpoint("Zigeng/DMax-16B", 30.3, "models/dmax-16b"),
         PublishedCheckpoint(
             "Zigeng/DMax-Math-16B", 30.3, "models/dmax-16b", "GSM8K at TPF 5.47 (LLaDA2.0-mini: 2.04)"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.config_json.special_tokens import NO_MASK, Json
 from lopa_ray.model.families.dense import QWEN_CONFIG_KEYS, QWEN_HEAD_NORMS, QWEN_PUBLISHED_MODULES
@@ -79,6 +80,9 @@ def unlisted_family(name: str, architecture: str) -> TransformersFamily:
 def translate_native(config: NativeConfig, family: Family) -> dict[str, Any]:
     """config.json of a model of a native family, as the class of transformers that computes the same reads it."""
     named = {QWEN_CONFIG_KEYS.get(name, name): getattr(config, name) for name in family.config_keys}
+    if config.routing_block:
+        why = "chooses experts for whole blocks of positions, which its classes do not; use native"
+        raise CheckpointError(f"model.implementation: got transformers for a model that {why}")
     if config.experts is not None:
         keys = {**family.expert_keys, **family.transformers_expert_keys}
         named |= {key: getattr(config.experts, name) for name, key in keys.items()}

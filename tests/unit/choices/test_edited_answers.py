@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from cluster.choices.choice import ChoiceState
 from cluster.choices.choice_factory import ChoiceFactory
-from cluster.choices.messages import ChoiceCanvas, ChoiceFinished, ChoicesOutput, ChoicesRequest, TextDelta
+from cluster.choices.messages import (
+    CanvasCell,
+    ChoiceCanvas,
+    ChoiceFinished,
+    ChoicesOutput,
+    ChoicesRequest,
+    TextDelta,
+)
 from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
+from lopa_ray.decoding.decoders.indel import IndelSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.engine.local import LocalEngine
@@ -27,7 +35,11 @@ SETTINGS = [
     MultiBlockSettings(
         max_new_tokens=48, block_size=8, max_blocks=3, confidence_threshold=0.3, editing_threshold=0.0
     ),
+    IndelSettings(max_new_tokens=48, block_size=16, confidence_threshold=0.3, max_post_steps=4),
 ]
+
+DELETE, SPLIT = "3", "."
+"""Tokens that the model writes here and there, and that stand for the two it has not been trained with."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,9 @@ class Decode:
 
 def decode(settings: LookaheadSettings, stop: tuple[str, ...] = ()) -> Decode:
     engine = LocalEngine.from_pretrained("demo")
+    assert engine.tokenizer is not None
+    (delete,), (split,) = engine.tokenizer.encode(DELETE), engine.tokenizer.encode(SPLIT)
+    engine.vocabulary = replace(engine.vocabulary, delete_token_id=delete, split_token_id=split)
     request = ChoicesRequest(
         "id", (PROBLEM,), settings.given(), stream=True, stream_canvas=True, stop=stop, logprobs=True
     )
@@ -83,6 +98,26 @@ def edits(of: Decode) -> set[tuple[int, int]]:
                 made.add((event.outcome.step, decision.position))
             decided.add(decision.position)
     return made
+
+
+def test_a_snapshot_shows_what_has_moved_and_tokens_keep_their_steps() -> None:
+    moved = decode(SETTINGS[-1])
+    vocabulary = moved.choice.session.vocabulary
+    before: ChoiceCanvas | None = None
+    kinds = set()
+    for event, outputs in moved.steps:
+        (snapshot,) = [output for output in outputs if isinstance(output, ChoiceCanvas)]
+        (rule_step,) = snapshot.rule_steps
+        filled = set(rule_step.positions)
+        assert not {vocabulary.delete_token_id, vocabulary.split_token_id} & {*event.outcome.canvas}
+        for source, target in rule_step.moves:
+            kinds.add("mask" if source is None else "left" if source > target else "right")
+            if before is not None and target not in filled:
+                cell = before.cells[source] if source is not None else CanvasCell("", 0)
+                assert snapshot.cells[target] == cell
+        kinds |= {"deletion" for _ in rule_step.deletions}
+        before = snapshot
+    assert kinds == {"mask", "left", "right", "deletion"}
 
 
 def test_text_leaves_at_the_end_of_its_block_and_is_that_of_the_answer(whole: Decode) -> None:

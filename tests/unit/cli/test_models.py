@@ -114,6 +114,7 @@ def test_published_checkpoints_are_those_of_presets_and_of_the_page() -> None:
         ("JetLM/SDAR-30B-A3B-Chat", SHAPES / "sdar-30b-a3b.json"),
         ("inclusionAI/LLaDA2.1-mini", SHAPES / "llada2.0-mini.json"),
         ("inclusionAI/LLaDA2.1-flash", SHAPES / "llada2.0-flash.json"),
+        ("inclusionAI/LLaDA2.2-flash", SHAPES / "llada2.0-flash.json"),
         ("nvidia/Nemotron-Labs-Diffusion-8B", SHAPES / "nemotron-labs-diffusion-8b.json"),
         ("Efficient-Large-Model/Fast_dLLM_v2_1.5B", SHAPES / "fast-dllm-v2-1.5b.json"),
         ("google/diffusiongemma-26B-A4B-it", DATA / "diffusion_gemma_26b_config.json"),

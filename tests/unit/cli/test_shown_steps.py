@@ -16,9 +16,12 @@ from typer.testing import CliRunner
 from cluster.cli import app
 from cluster.cli.watch import CanvasRenderer
 from lopa_ray.decoding.decoders.editing import EditingSettings
-from lopa_ray.decoding.result import TraceStep
+from lopa_ray.decoding.decoders.indel import IndelSettings
+from lopa_ray.decoding.result import TraceRuleStep, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.protocol.outcome import Decision, Move
+from support.paths import MODELS
 from support.verified_decode import PROBLEM
 
 pytestmark = pytest.mark.medium
@@ -90,6 +93,31 @@ def test_an_edited_token_is_shown_as_one_of_the_step_that_edited_it() -> None:
         positions = range(len(session.prompt), len(session.prompt) + len(step.canvas))
         assert frame.decided_in == tuple(decided.get(position, 0) for position in positions)
     assert edits
+
+
+def test_deletions_and_insertions_are_marked_and_tokens_keep_their_steps() -> None:
+    engine = LocalEngine.from_pretrained(MODELS / "llada22-tiny-3l", max_model_len=64)
+    settings = IndelSettings(max_new_tokens=5, block_size=8)
+    session = engine.create_session([1, 2, 3], settings)
+    renderer = CanvasRenderer(None, session)
+
+    def shown(number: int, canvas: str, filled: dict[int, int], *moves: Move) -> str:
+        ids = tuple(session.vocabulary.mask_token_id if letter == "_" else int(letter) for letter in canvas)
+        decided = tuple(Decision(at, token, 1.0, 0.0, ()) for at, token in filled.items())
+        fills = tuple(decision.fill for decision in decided)
+        rule_step = TraceRuleStep(0, fills, moves)
+        step = TraceStep(
+            step=number, branches=(), winner=0, fills=fills, rule_steps=(rule_step,), decided=decided,
+            input_start=0, cached=0, kept=0, blocks=(), canvas=ids,
+        )  # fmt: skip
+        frame = renderer.next_frame(step)
+        return f"{frame.decided_in} {renderer.canvas(frame).plain}"
+
+    assert shown(1, "45__7", {3: 4, 4: 5, 7: 7}) == "(1, 1, 0, 0, 1) 4 5 ··7 "
+    # The 4 goes, a mask comes before the 7, and all that was behind it has moved to the left.
+    moves = Move(4, 3), Move(5, 4), Move(6, 5), Move(None, 6)
+    assert shown(2, "5__67", {6: 6}, *moves) == "(1, 0, 0, 2, 1) ⌫5 ··6 7 "
+    assert shown(3, "5__67", {}, Move(None, 4)) == "(1, 0, 0, 2, 1) 5 ‸·6 7 "
 
 
 @pytest.fixture(scope="module")

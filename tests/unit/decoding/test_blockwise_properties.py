@@ -83,9 +83,10 @@ def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
 @settings(max_examples=40)
 @given(PROMPTS, BLOCKWISE_SETTINGS, FAKE_MODELS)
 def test_a_blocks_last_mask_needs_no_comparison(prompt, wanted, model):
-    """The branch that fills it has none left and would win, so with lookahead no anchor is left with one."""
+    """The branch that fills it has none left and would win, so with lookahead no anchor is left with one. Except for
+    decoder indel, where a mask's most likely token may delete it."""
     _, steps = decode(prompt, wanted, model)
-    if wanted.num_branches == 1:
+    if wanted.num_branches == 1 or wanted.decoder == "indel":
         return
     for step in steps:
         seen = step.reports[step.outcome.winner].positions.tolist()

@@ -43,6 +43,7 @@ FILES = {
     "lopa_cases": 2,
     "sdar/sdar_generate_cases": 2,
     "llada2/llada2_generate_cases": 2,
+    "llada22/llada22_cases": 2,
     "nemotron/nemotron_spec_cases": 2,
     "forward_cases": 2,
 }

@@ -196,7 +196,7 @@ def test_int8_experts_are_saved_and_load_back(quantization: str, tmp_path: Path)
     [
         ({"num_experts_per_tok": 9}, "9 of 16 experts per token, from 2 of 4 groups"),
         ({"n_group": 3}, "16 experts in 3 groups"),
-        ({"expert_capacity": 48}, "expert_capacity = 48"),
+        ({"expert_capacity": 48}, "4 of 48 experts per block, of 16"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor = 1.5"),
         ({"num_experts": None}, "no num_experts"),
     ],
