@@ -15,7 +15,7 @@ from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.step_reports import pack_reports
 
-VOCABULARY = Vocabulary(size=50, mask_token_id=49, eos_token_id=48, delete_token_id=47, split_token_id=46)
+VOCABULARY = Vocabulary(size=50, mask_token_id=49, eos_token_id=48)
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class FakeModel:
         top = len(candidates) or plan.sampling_params.top_logprobs
         logprobs = np.log(np.maximum(probabilities, 1e-9)).astype(np.float32)
         top_tokens = (tokens[:, None] + np.arange(top, dtype=np.int32)) % self.vocabulary.size
-        if plan.scores_decided and top and not candidates:
-            # Where decided tokens are scored, the mask token may be the most likely one.
+        if self.vocabulary.delete_token_id is not None and top:
+            # A model that gives up tokens may find the mask token most likely.
             top_tokens[rng.random(n) < 0.1, 0] = mask
         return BranchReport(
             step=plan.step,

@@ -78,7 +78,8 @@ def unlisted_family(name: str, architecture: str) -> TransformersFamily:
 
 
 def translate_native(config: NativeConfig, family: Family) -> dict[str, Any]:
-    """config.json of a model of a native family, as the class of transformers that computes the same reads it."""
+    """config.json of a model of a native family, as the class of transformers that computes the same reads it. Raises
+    CheckpointError for block routing, which none computes."""
     named = {QWEN_CONFIG_KEYS.get(name, name): getattr(config, name) for name in family.config_keys}
     if config.routing_block:
         why = "chooses experts for whole blocks of positions, which its classes do not; use native"

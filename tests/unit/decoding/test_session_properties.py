@@ -75,9 +75,11 @@ def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wan
                     continue
                 report = steps[source].reports[steps[source].outcome.winner]
                 at = report.positions.tolist().index(decision.position)
-                assert decision.token == report.tokens[at]
-                assert decision.probability == report.probabilities[at]
-                assert decision.logprob == report.logprobs[at]
+                if decision.token != report.tokens[at]:  # where that would repeat a loop
+                    assert wanted.decoder == "indel" and decision.token in report.top_tokens[at]
+                else:
+                    assert decision.probability == report.probabilities[at]
+                    assert decision.logprob == report.logprobs[at]
                 assert decision.position not in decided or decision.position in editable
                 decided.add(decision.position)
         if verifies_drafts(step.plan):  # of a pass before
