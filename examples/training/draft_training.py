@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from safetensors.torch import save_file
@@ -18,7 +18,6 @@ from torch.nn.utils import parametrize
 from draft_blocks import Blocks
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.config import DRAFT_LAYERS
-from lopa_ray.model.draft_adapter import DraftAdapter
 from lopa_ray.model.families.family import published_rows
 from lopa_ray.model.families.native import family_of
 from lopa_ray.model.native_implementation import NativeImplementation
@@ -44,7 +43,8 @@ def draft_rows(model: Transformer, ids: Tensor, positions: Tensor, context: Cont
         scores = grouped.flatten(2, 3) @ keys.transpose(-1, -2) * q.shape[-1] ** -0.5
         weights = (scores.view(size, groups, -1, rows, keys.shape[2]) + bias).softmax(-1)
         mixed = (weights.flatten(2, 3).to(q.dtype) @ values).view(grouped.shape)
-        return mixed.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1, 2)
+        attended: Tensor = mixed.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1, 2)
+        return attended
 
     ones = torch.ones(size * rows, dtype=torch.bfloat16)
     hidden: Tensor = model(ids.flatten(), positions.flatten(), attend, draft_rows=ones)
@@ -53,6 +53,8 @@ def draft_rows(model: Transformer, ids: Tensor, positions: Tensor, context: Cont
 
 class Half(nn.Module):
     """Half of an adapter: trained in fp32, used in bfloat16, and 0 outside of the blocks of its modules."""
+
+    allowed: Tensor
 
     def __init__(self, allowed: Tensor) -> None:
         super().__init__()
@@ -108,10 +110,10 @@ class DraftTraining(nn.Module):
             weights[f"{layer}.draft.up.weight"] = torch.zeros(rows, width)
         self.model: Transformer = implementation.build_model(iter(weights.items()))
         for layer, published in self.modules_of.items():
-            draft = self.model.get_submodule(f"{layer}.draft")
-            assert isinstance(draft, DraftAdapter)
+            draft: Any = self.model.get_submodule(f"{layer}.draft")  # parametrizations are not typed
             blocks = [torch.ones(count, rank) for count in published.values()]
-            for half, allowed in ((draft.down, torch.ones(1)), (draft.up, torch.block_diag(*blocks))):
+            diagonal = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+            for half, allowed in ((draft.down, torch.ones(1)), (draft.up, diagonal)):
                 half.weight.data = half.weight.data.float()
                 parametrize.register_parametrization(half, "weight", Half(allowed), unsafe=True)
                 half.parametrizations.weight.original.requires_grad_(True)
@@ -148,7 +150,7 @@ class DraftTraining(nn.Module):
         """Write the adapter, in bfloat16, as PEFT does."""
         tensors: dict[str, Tensor] = {}
         for layer, published in self.modules_of.items():
-            draft = self.model.get_submodule(f"{layer}.draft")
+            draft: Any = self.model.get_submodule(f"{layer}.draft")
             downs = draft.down.weight.detach().split(self.rank)
             ups = draft.up.weight.detach().split([*published.values()])
             for at, (name, down, up) in enumerate(zip(published, downs, ups, strict=True)):

@@ -62,7 +62,10 @@ def main() -> None:
     )
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     model = {"path": arguments.model, "dtype": "bfloat16", "max_num_seqs": TOGETHER, "max_model_len": 512}
-    with LocalEngine(Config.load("demo", {"model": model})) as engine, arguments.output.open("a+") as file:
+    with (
+        LocalEngine.from_config(Config.load("demo", {"model": model})) as engine,
+        arguments.output.open("a+") as file,
+    ):
         file.seek(0)
         done = sum(1 for _ in file)
         for first in range(done, len(prompts), 8 * TOGETHER):
