@@ -28,6 +28,7 @@ SPEED_SETTINGS = {
     "group": {
         "num_workers",
         "scaling",
+        "forward_costs",
         "num_accelerators",
         "resources",
         "wait_for_nodes",
@@ -38,7 +39,7 @@ SPEED_SETTINGS = {
         "max_requests_per_client",
     },
 }
-"""Section → its settings that change where a job runs, how fast it is and what it survives, never its results. Tokens
+"""Section → its settings that change where a job runs, how fast it is and what it survives, never its answers. Tokens
 that follow the load (`branch_budget` load, `prefix_cache` approximate) differ from run to run whatever the settings."""
 
 

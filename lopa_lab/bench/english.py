@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lopa_lab.bench.decoding import results_of
 from lopa_lab.bench.measurements import Measurements, Row
@@ -21,6 +21,9 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_files import checkpoint_folder
 from lopa_ray.text.tokenizer import require_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SEED = 1
 """The seed of the prompts. No text that a model was trained on has their words."""
@@ -64,6 +67,8 @@ def measure_english(
 ) -> Measurements:
     """Answers to held-out prompts: autoregressive decoding by this engine and by transformers, and self-speculation
     with the settings of `config` and so many branches. Raises SettingsError, and what engines raise."""
+    from transformers import AutoModelForCausalLM  # not needed by other benchmarks
+
     folder = checkpoint_folder(config.model, weights=True)
     with LocalEngine.from_config(config) as engine, torch.inference_mode():
         tokenizer = require_tokenizer(engine.tokenizer)

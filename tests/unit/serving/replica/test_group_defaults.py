@@ -19,6 +19,9 @@ from support.local_group import local_group
 
 pytestmark = pytest.mark.medium
 
+WITHOUT_RANKING = ["s2d2", "renoising"]
+"""Decoders with no use for the ranking of the preset."""
+
 
 def defaults_of(config: Config) -> tuple[ModelDefaults, LocalEngine]:
     server, engine = local_group(config)
@@ -40,7 +43,7 @@ def test_defaults_are_those_that_sessions_have() -> None:
 
 def test_decoders_that_the_configuration_rules_out_come_with_the_error_of_a_request() -> None:
     defaults, engine = defaults_of(Config.load("demo"))
-    assert list(defaults.refused) == ["renoising"], "it has no use for the preset's ranking"
+    assert list(defaults.refused) == WITHOUT_RANKING
     with pytest.raises(SettingsError) as refusal:
         engine.create_session("hi", decoder="renoising")
     assert defaults.refused["renoising"] == str(refusal.value)
@@ -50,10 +53,12 @@ def test_decoders_that_the_configuration_rules_out_come_with_the_error_of_a_requ
 
 def test_decoders_without_verified_lookahead_come_with_what_a_request_needs() -> None:
     defaults, engine = defaults_of(Config.load("demo", {"decode": {"lookahead": "verified"}}))
-    without = [name for name, one in DECODERS.items() if "lookahead" in one.smallest.refused]
+    without = {name for name, one in DECODERS.items() if "lookahead" in one.smallest.refused}
     assert "editing" in without
-    assert defaults.accepted_with == {key: {"lookahead": "lopa"} for key in without}
-    assert defaults.refused.keys() == {*defaults.accepted_with, "renoising"}
+    assert defaults.accepted_with == {
+        key: {"lookahead": "lopa"} for key in without.difference(WITHOUT_RANKING)
+    }
+    assert defaults.refused.keys() == {*defaults.accepted_with, *WITHOUT_RANKING}
     for decoder, needed in defaults.accepted_with.items():
         session = engine.create_session("hi", decoder=decoder, **needed)
         assert defaults.settings[decoder] == session.settings.model_dump(mode="json", exclude={"decoder"})
