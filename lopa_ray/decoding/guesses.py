@@ -37,8 +37,6 @@ DRAFT_LOGIT = 0.5
 """Added to the logit of each draft: what is drafted without knowing the drafts before it is more often right if these
 are right."""
 
-CONTINUED = 0.93  # how often a token that was found is right if all before it are
-
 STALE_LOGIT = 2.5  # subtracted from logits of stale drafts, most from the first: it follows a wrong token
 
 
@@ -73,28 +71,9 @@ class _Path:
     chosen: list[int] = field(default_factory=list)  # lengths of the guesses that are chosen, ascending
 
 
-def with_found(
-    drafts: Sequence[Alternatives], found: Sequence[int], probability: float
-) -> tuple[list[Alternatives], int]:
-    """Drafts in which the tokens `found`, of which the first is so probable, stand where they are more probable, and
-    the number of these. A found token is of use only if all before it are right, unlike a draft."""
-    merged: list[Alternatives] = []
-    for at, token in enumerate(found):
-        drafted = drafts[at] if at < len(drafts) else ()
-        agreeing = sum(share for other, share in drafted if other == token)
-        share = 1 - (1 - agreeing) * (1 - (CONTINUED if at else probability))
-        others = [(other, (1 - share) * of_other) for other, of_other in drafted if other != token]
-        if not at and drafted and drafted[0][1] > share:
-            return [[*drafted, (token, share)], *drafts[1:]], 0
-        merged.append([(token, share), *others])
-    return [*merged, *drafts[len(merged) :]], len(merged)
-
-
-def choose_guesses(
-    drafts: Sequence[Alternatives], age: int, budget: CostBudget, found: int = 0
-) -> list[Guess]:
+def choose_guesses(drafts: Sequence[Alternatives], age: int, budget: CostBudget) -> list[Guess]:
     """As many guesses as the budget takes, one at least; they gain tokens. `age`: tokens that were taken since the
-    drafts were made, 1 at least. `found`: see `with_found`."""
+    drafts were made, 1 at least."""
     main = _Path(len(drafts), -1, 1.0)
     probable = list(accumulate((min(d[0][1], CERTAIN) for d in drafts), lambda p, q: p * q, initial=1.0))
     sums = list(accumulate(probable[1:], initial=0.0))
@@ -137,8 +116,7 @@ def choose_guesses(
     heap: list[tuple[float, int, int]] = []
     for index, path in enumerate(paths):
         at, ratio = path.at, path.ratio
-        longest = at + 1 if at < found and path is not main else len(drafts)
-        for length in range(0 if path is main else at + 1, longest + 1):
+        for length in range(0 if path is main else at + 1, len(drafts) + 1):
             right = ratio * probable[length]
             if path is not main and right < MIN_REPLACED:
                 break

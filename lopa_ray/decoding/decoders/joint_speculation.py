@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from lopa_ray.decoding.branch_budget import CostBudget
 from lopa_ray.decoding.branching import PositionScore
-from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, reweigh, with_found
+from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, reweigh
 from lopa_ray.decoding.prompt_lookup import PromptLookup
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
@@ -87,15 +87,18 @@ class JointSpeculationSession(DecodeSession):
             return [()]
         end = len(self._ids)
         age, room = end - self._base, self.max_len - 1 - end
-        drafts = reweigh(
-            self._drafts[age - 1 :][: max(0, min(room, self._num_masks - 1))], self._ids[-1], age
-        )
-        continuation, probability = self._lookup.continuation(self._ids, max(0, min(room, LOOKED_UP)))
-        drafts, found = with_found(drafts, continuation, probability)
+        if self.settings.block_size > 1:
+            drafts = reweigh(
+                self._drafts[age - 1 :][: max(0, min(room, self._num_masks - 1))], self._ids[-1], age
+            )
+        else:
+            # Beside drafts they cost more than they save: a model that drafts well knows what it repeats.
+            found = self._lookup.continuation(self._ids, max(0, min(room, LOOKED_UP)))
+            drafts = [[token] for token in found]
         # A branch has the last token, a guess, and the masks after it. A step decides a token without a guess.
         rows = 1 + self._num_masks + len(drafts) // 2
         budget = CostBudget.of(self.settings, self.load, most, rows, gain=1.0)
-        return choose_guesses(drafts, age, budget, found)
+        return choose_guesses(drafts, age, budget)
 
     @property
     def _num_masks(self) -> int:
@@ -107,7 +110,7 @@ class JointSpeculationSession(DecodeSession):
         masks = self._num_masks
         # The limit of a step's rows is checked with the first branch alone, so no later branch may have more.
         if not self.steps:
-            masks = max(masks, max(masks, 1 + LOOKED_UP) + masks - end)
+            masks = max(masks, (2 * masks if masks > 1 else 2 + LOOKED_UP) - end)
         stop = min(base + masks, self.max_len)
         return Branch(
             segments=((base, base), (stop, stop)),
