@@ -112,13 +112,13 @@ class DraftTraining(nn.Module):
         for layer, published in self.modules_of.items():
             draft: Any = self.model.get_submodule(f"{layer}.draft")  # parametrizations are not typed
             blocks = [torch.ones(count, rank) for count in published.values()]
-            diagonal = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+            diagonal = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]  # torch's types lack it
             for half, allowed in ((draft.down, torch.ones(1)), (draft.up, diagonal)):
                 half.weight.data = half.weight.data.float()
                 parametrize.register_parametrization(half, "weight", Half(allowed), unsafe=True)
                 half.parametrizations.weight.original.requires_grad_(True)
         self.embed = EmbeddingWithMask(self.model.embed.weight.data, config.mask_token_id)
-        self.model.embed = self.embed  # type: ignore[assignment]
+        self.model.embed = self.embed  # type: ignore[assignment]  # it stands in for one
         self.config = config
 
     def trained(self) -> dict[str, nn.Parameter]:

@@ -87,7 +87,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return canvas.generated
 
     def _memory(self, fork: Fork) -> Memory:
-        """What a rule with memory asks on a branch of the coming step."""
+        """The question of a rule with memory to a branch of the coming step."""
         return self._history.credits
 
     def _forked(self, fork: Fork) -> CanvasT:

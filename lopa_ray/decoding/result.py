@@ -31,7 +31,7 @@ class TraceRuleStep:
     """Index of the branch whose report the rule took; None: a report that an earlier step brought, or none."""
     fills: tuple[Fill, ...]
     moves: tuple[Move, ...] = ()
-    """What moved before the fills."""
+    """Tokens that moved before the fills."""
 
     @property
     def deletions(self) -> tuple[int, ...]:

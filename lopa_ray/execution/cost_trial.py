@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import lopa_ray
+from lopa_ray.cache_folder import cache_folder
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.device import DEVICES
@@ -101,5 +102,6 @@ def _key(config: ExecutionConfig) -> dict[str, Any]:
 
 
 def _file(key: dict[str, Any]) -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lopa-ray" / "forward-costs"
-    return folder / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
+    return (
+        cache_folder() / "forward-costs" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
+    )

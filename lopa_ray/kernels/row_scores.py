@@ -49,7 +49,7 @@ def row_scores(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tens
 
 
 class RowKinds(NamedTuple):
-    """What some of the rows have."""
+    """Kinds of values that some of the rows have."""
 
     has_half: bool
     has_temperature: bool

@@ -27,7 +27,7 @@ Candidates = Mapping[int, Sequence[Likely]]  # position → its most likely toke
 
 
 class IndelRule(NamedTuple):
-    """What is the same for all blocks of a request."""
+    """The constants of all blocks of a request."""
 
     mask: int
     delete: int | None
@@ -43,7 +43,7 @@ class IndelRule(NamedTuple):
 
 
 class IndelStep(NamedTuple):
-    """What a call does to a block: its content moves, then tokens are written where they are to stand."""
+    """The effect of a call on a block: its content moves, then tokens are written where they are to stand."""
 
     block: IndelBlock
     moves: tuple[Move, ...] = ()

@@ -92,7 +92,7 @@ class JointSpeculationSession(DecodeSession):
                 self._drafts[age - 1 :][: max(0, min(room, self._num_masks - 1))], self._ids[-1], age
             )
         else:
-            # Beside drafts they cost more than they save: a model that drafts well knows what it repeats.
+            # A model that drafts knows what it repeats: with drafts, found tokens save no forward.
             found = self._lookup.continuation(self._ids, max(0, min(room, LOOKED_UP)))
             drafts = [[token] for token in found]
         # A branch has the last token, a guess, and the masks after it. A step decides a token without a guess.
@@ -110,7 +110,8 @@ class JointSpeculationSession(DecodeSession):
         masks = self._num_masks
         # The limit of a step's rows is checked with the first branch alone, so no later branch may have more.
         if not self.steps:
-            masks = max(masks, (2 * masks if masks > 1 else 2 + LOOKED_UP) - end)
+            longest = LOOKED_UP if self.settings.block_size == 1 else max(0, masks - 1)
+            masks = max(masks, 1 + longest + masks - end)
         stop = min(base + masks, self.max_len)
         return Branch(
             segments=((base, base), (stop, stop)),

@@ -47,7 +47,7 @@ class S2D2Settings(BlockDiffusionSettings):
     """S2D2 (arXiv 2603.25702): block diffusion with drafts that the model verifies by itself. The published decoder
     verifies by drawn numbers also where tokens are not drawn: answers depend on `seed`."""
 
-    decoder: Literal["s2d2"] = "s2d2"  # type: ignore[assignment]
+    decoder: Literal["s2d2"] = "s2d2"  # type: ignore[assignment]  # another decoder than its base
 
     min_expected: float = Field(default=1.0, ge=0.0)
     """Drafts are verified if so many of them are expected to be accepted, at exp(-entropy ÷ ln vocabulary) each. 0:

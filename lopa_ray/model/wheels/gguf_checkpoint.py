@@ -77,7 +77,7 @@ def convert_gguf(
 
 
 def _header(shapes: Mapping[str, Sequence[int]]) -> bytes:
-    """What a safetensors file of bfloat16 tensors begins with. Torch would write one, and takes seconds to import."""
+    """The beginning of a safetensors file of bfloat16 tensors. Torch would write one, and takes seconds to import."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     stop = 0
     for name, shape in shapes.items():

