@@ -52,7 +52,7 @@ class MultiBlockSettings(BlockParallelSettings, EditSettings):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        return {} if self.editing_threshold is None else REFUSED_WITH_EDITS
+        return super().refused if self.editing_threshold is None else REFUSED_WITH_EDITS
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -73,7 +73,7 @@ class MultiBlockSession(BlockParallelSession):
         super()._begin()
         if len(self._canvas) > self._canvas.blocks[-1].stop:
             # What is left of the prompt counts for the decision about the next block from the first step on.
-            self._canvas.grow(self.settings.block_size, self.max_len)
+            self._grow(self._canvas)
         self._edited: dict[int, BlockEdits] = {}  # of the active blocks, by their starts; empty without edits
         self._last_start = -1
         """Start of the block that was the last one when the answer had an end: no block is appended after it as long as
