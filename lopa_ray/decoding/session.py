@@ -78,12 +78,11 @@ class DecodeSession(RequestSession):
             check_holes_see(self.given, self._view_stop(first_hole) - len(self.prompt), settings)
 
     def _checked_draft(self) -> Mapping[int, int]:
-        draft, mask = self.settings.draft or (), self.vocabulary.mask_token_id
-        if isinstance(draft, str):
-            draft = encode_given(draft, "draft", None)
-        check_draft(draft, self.given, self.settings, self.vocabulary, self.end_token_ids)
-        given = self.given.tokens
-        return {at: token for at, token in enumerate(draft) if token != mask and at not in given}
+        draft, given = self.settings.draft or (), self.given.tokens
+        ids = encode_given(draft, "draft", None) if isinstance(draft, str) else draft
+        check_draft(ids, self.given, self.settings, self.vocabulary, self.end_token_ids)
+        mask = self.vocabulary.mask_token_id
+        return {at: token for at, token in enumerate(ids) if token != mask and at not in given}
 
     def _initial_logit_changes(self) -> LogitChanges | None:
         """The changes before anything is decided; None if the settings ask for none. No penalty counts the tokens that

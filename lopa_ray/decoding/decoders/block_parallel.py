@@ -74,13 +74,6 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
             self._canvas.grow(size, self.max_len)
         given = self.given.tokens.items()
         self._canvas.set_tokens((first + at, token) for at, token in given if at >= len(beginning))
-        self._lay_draft(self._canvas, range(first, len(self._canvas)))
-
-    def _grow(self, canvas: BlockCanvas) -> None:
-        """Append a block, with what the draft has of it."""
-        stop = len(canvas)
-        canvas.grow(self.settings.block_size, self.max_len)
-        self._lay_draft(canvas, range(stop, len(canvas)))
 
     def _view_stop(self, position: int) -> int:
         return next(block.stop for block in self._canvas.blocks if position < block.stop)
@@ -115,7 +108,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         canvas = super()._forked(fork)
         is_decided = self._tiled and bool(fork.decisions) and not canvas.masks
         if not is_decided and self._has_room(canvas) and self._may_grow(canvas):
-            self._grow(canvas)
+            canvas.grow(self.settings.block_size, self.max_len)
         canvas.mark_complete(self._complete_threshold)
         return canvas
 
