@@ -35,7 +35,8 @@ class ToolRequest(GenerationRequest):
         return "tools" if self.functions() else None
 
     def choices_options(self) -> dict[str, Any]:
-        effort, choice = self.effort(), self.tool_choice
+        choice, effort = self.tool_choice, self.effort()
+        effort = "none" if effort == "instant" else effort
         variables: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
         if effort == "none":
             variables["enable_thinking"] = False

@@ -14,7 +14,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.given_part import GivenPart, parse_given_parts
-from lopa_ray.config.http_field import MAX_LOGIT_BIAS, Draft, HttpField, LogitBias, Seed, TokenIds, TopK, Words
+from lopa_ray.config.http_field import (
+    MAX_LOGIT_BIAS,
+    Draft,
+    HttpField,
+    LogitBias,
+    Seed,
+    TokenIds,
+    TopK,
+    Words,
+)
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.config.strict import StrictModel, numbers_from_text
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
@@ -38,7 +47,7 @@ CONSTRAINING = (*GUIDED, "bad_words")  # settings that make a constraint, which 
 
 UNREVISED = {
     "draft": "it never replaces a token that is decided, so a draft would stay as it is; use a decoder that does "
-    "(editing, indel, dmax, multi_block with editing_threshold, renoising), or give parts that are to stay as given_parts"
+    "(editing, indel, dmax, multi_block with editing_threshold, renoising), or given_parts for what is to stay"
 }
 """The reason of decoders that take no draft; see `GenerationSettings.refused`."""
 
@@ -226,7 +235,9 @@ class GenerationSettings(StrictModel):
         for name, why in self.refused.items():
             value = getattr(self, name)
             if self.is_changed(name) and value not in ((), "") and not (name == "top_p" and value == 1.0):
-                got = "" if name in (*GUIDED, *OF_ANSWER) else f"got {value!r} "  # an answer's text may be long
+                got = (
+                    "" if name in (*GUIDED, *OF_ANSWER) else f"got {value!r} "
+                )  # an answer's text may be long
                 yield name, f": {got}with decoder {self.decoder}: {why.format(name)}"
         given = [name for name in GUIDED if getattr(self, name) is not None]
         if len(given) > 1:

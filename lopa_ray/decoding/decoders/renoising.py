@@ -175,7 +175,8 @@ class RenoisingSession(DecodeSession):
         return Plan(
             step=self.steps + 1,
             start=span.start,
-            canvas=self._canvas or self._laid({**self.draft, **self.given.tokens}, self.noise.first_canvas(span)),
+            canvas=self._canvas
+            or self._laid({**self.draft, **self.given.tokens}, self.noise.first_canvas(span)),
             branches=(branch,),
             cached=(range(span.start),),
             commit=self._commit,

@@ -45,7 +45,9 @@ class WinoSettings(MaskedAnswerSettings):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        why = "it takes tokens back only where a call fills masks, so it would not revise a draft; leave {} out"
+        why = (
+            "it takes tokens back only where a call fills masks, so it would not revise a draft; leave {} out"
+        )
         return {**REFUSED_WITH_EDITS, "draft": why}
 
     def conflicts(self) -> Iterator[Conflict]:

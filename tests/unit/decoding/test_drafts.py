@@ -16,7 +16,9 @@ from support.fake_model import VOCABULARY, FakeModel
 from support.given_answers import GIVEN, session_with
 from support.settings_strategies import EOS, FAKE_MODELS, MASK, PROMPTS, any_settings
 
-REVISING = [name for name, one in DECODERS.items() if one.fills_masks and name in ("editing", "indel", "dmax")]
+REVISING = [
+    name for name, one in DECODERS.items() if one.fills_masks and name in ("editing", "indel", "dmax")
+]
 REVISING.append("multi_block")
 EVERY_DECODER = pytest.mark.parametrize("decoder", REVISING)
 TOKENS = st.integers(0, VOCABULARY.size - 1)
@@ -105,9 +107,12 @@ def test_the_models_own_answer_takes_a_call_per_block(decoder: str) -> None:
     ],
 )
 def test_what_is_refused(values, message):
-    with pytest.raises(SettingsError, match=message) as caught:
+    def begin() -> DecodeSession:
         wanted = parse_decoder_settings({"decoder": "editing", "max_new_tokens": 8, **values})
-        new_session([1, 2], wanted, VOCABULARY)
+        return new_session([1, 2], wanted, VOCABULARY)
+
+    with pytest.raises(SettingsError, match=message) as caught:
+        begin()
     assert caught.value.setting == ("draft" if "renoising" not in values.values() else "decoder")
 
 
