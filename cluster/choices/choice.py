@@ -156,7 +156,7 @@ class ChoiceState:
         """The step in which a position got its token."""
         before = self._decisions.get(decision.position)
         is_same = before is not None and before.token == decision.token
-        return self._decided_at_step[decision.position] if is_same else step
+        return self._decided_at_step.get(decision.position, step) if is_same else step
 
     def _logprob(self, decision: Decision) -> TokenLogprob:
         top = tuple((*self._token(token), logprob) for token, logprob in decision.top_logprobs)
