@@ -9,7 +9,7 @@ the count of calls without original masks is never set back.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
@@ -22,7 +22,7 @@ from lopa_ray.decoding.branching import PositionScore, Scores
 from lopa_ray.decoding.canvas import Canvas
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
-from lopa_ray.decoding.decoders.indel_block import IndelBlock, IndelRule, Likely
+from lopa_ray.decoding.decoders.indel_block import IndelBlock, IndelRule
 from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, EditSettings
 from lopa_ray.decoding.planned_branch import PlannedBranch
 from lopa_ray.protocol.outcome import Decision
@@ -72,15 +72,9 @@ class IndelSession(EditedBlocksSession):
     @cached_property
     def rule(self) -> IndelRule:
         s, vocabulary = self.settings, self.vocabulary
-        return IndelRule(
-            mask=vocabulary.mask_token_id,
-            delete=vocabulary.delete_token_id,
-            split=vocabulary.split_token_id,
-            confidence_threshold=s.confidence_threshold,
-            editing_threshold=s.editing_threshold,
-            max_post_steps=s.max_post_steps,
-            max_calls=s.block_size + s.max_post_steps,
-        )
+        special = vocabulary.mask_token_id, vocabulary.delete_token_id, vocabulary.split_token_id
+        thresholds = s.confidence_threshold, s.editing_threshold
+        return IndelRule(*special, *thresholds, s.max_post_steps, s.block_size + s.max_post_steps)
 
     @property
     def step_limit(self) -> int:
@@ -96,59 +90,42 @@ class IndelSession(EditedBlocksSession):
         """A fork fills it, whose block then has no mask: what is most likely there may be DELETE or SPLIT."""
         return False
 
-    def _ids(self, canvas: Canvas, positions: Iterable[int]) -> dict[int, int]:
-        first, given = len(self.prompt), self.given.tokens
-        return {p: canvas.ids[p] for p in positions if p - first not in given}
-
     def _plan(self, num_branches: int) -> Plan:
         plan = super()._plan(num_branches)
-        if not plan.branches[0].scored:
-            return plan
-        inputs = (self._ids(branch.canvas, self._block_answer_span) for branch in self._branches)
-        most = max(self._indels.num_candidates(ids, self.rule) for ids in inputs)
-        most += len(self._early_ends(self._block.start))
+        params, most = plan.sampling_params, self._indels.num_candidates
+        if params.no_eos_before:
+            most += len(self.end_token_ids)
         # Steps of few kinds are of few shapes on an accelerator.
         most = min(1 << (most - 1).bit_length(), self.vocabulary.size)
-        params = plan.sampling_params
         return replace(plan, sampling_params=replace(params, top_logprobs=max(params.top_logprobs, most)))
-
-    def _early_ends(self, position: int) -> tuple[int, ...]:
-        """The tokens that would end the answer too early."""
-        return self.end_token_ids if position < self.sampling_params.no_eos_before else ()
-
-    def _candidates(self, position: int, score: PositionScore) -> list[Likely]:
-        """The most likely tokens that the position may get."""
-        report, row, early = score.report, score.row, self._early_ends(position)
-        tops = zip(report.top_tokens[row].tolist(), report.top_logprobs[row].tolist(), strict=True)
-        chosen = report.tokens.item(row)
-        # Where a probability is almost 1, its logarithm is too coarse to compare positions by.
-        return [
-            Likely(token, score.probability if token == chosen else math.exp(logprob), logprob)
-            for token, logprob in tops
-            if token not in early
-        ]
 
     def _adopt(self, won: PlannedBranch[Canvas]) -> None:
         super()._adopt(won)
-        self._indels = self._indels.after_fills(won.fork.fills)
+        self._indels = self._indels._replace(written=self._indels.written.union(won.fork.fills))
 
     def _unmasking_rule(self, scores: Scores) -> list[int]:
         raise NotImplementedError("masks are filled by `choose`")
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
-        ids = self._ids(self._canvas, scores)
-        candidates = {p: self._candidates(p, scores[p]) for p in ids}
-        step = self._indels.step(ids, candidates, self.rule)
+        ids = {p: self._canvas.ids[p] for p in scores}
+        step = self._indels.step(ids, {p: self._candidates(scores[p]) for p in ids}, self.rule)
         self._indels, self._moves = step.block, step.moves
-        if step.moves:
-            mask = self.vocabulary.mask_token_id
-            moved = ((to, mask if source is None else ids[source]) for source, to in step.moves)
-            self._canvas = self._canvas.with_fills(moved)
-        filled = [
-            replace(self._shown(scores[source]).decision, position=p, **likely._asdict())
-            for p, (source, likely) in step.written.items()
+        mask = self.vocabulary.mask_token_id
+        self._canvas.set_tokens((to, mask if source is None else ids[source]) for source, to in step.moves)
+        return [*step.filled, *self._ended(step.filled, None)]
+
+    def _candidates(self, score: PositionScore) -> list[Decision]:
+        """The most likely tokens that the position may get."""
+        chosen = self._shown(score).decision
+        early = self.end_token_ids if chosen.position < self.sampling_params.no_eos_before else ()
+        # Where a probability is almost 1, its logarithm is too coarse to compare positions by.
+        return [
+            chosen
+            if token == chosen.token
+            else replace(chosen, token=token, probability=math.exp(logprob), logprob=logprob)
+            for token, logprob in score.decision.top_logprobs
+            if token not in early
         ]
-        return filled + self._ended(filled, None)
 
     def _shown(self, score: PositionScore) -> PositionScore:
         """Of the most likely tokens those that were asked for."""

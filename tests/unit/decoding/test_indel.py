@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from lopa_ray.decoding.decoders.indel import IndelSettings
-from lopa_ray.decoding.decoders.indel_block import IndelBlock, IndelRule, Likely
+from lopa_ray.decoding.decoders.indel_block import IndelBlock, IndelRule
 from lopa_ray.decoding.result import trace_step
 from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.fake_model import FakeModel
 from support.fake_session import decode
@@ -47,8 +48,8 @@ def stepped(
     # Candidates after the first one, for where that may not be written.
     candidates = {
         at: [
-            Likely(token, probability, -0.1),
-            *(Likely(other, 0.01, -4.6) for other in range(8) if other != token),
+            Decision(at, token, probability, -0.1, ()),
+            *(Decision(at, other, 0.01, -4.6, ()) for other in range(8) if other != token),
         ]
         for at, token in numbers(likely).items()
     }
@@ -56,7 +57,7 @@ def stepped(
     after = dict(before)
     for source, target in step.moves:
         after[target] = MASK if source is None else before[source]
-    after |= {at: one.token for at, (_, one) in step.written.items()}
+    after |= dict(decision.fill for decision in step.filled)
     return "".join(letters.get(token, chr(ord("a") + token)) for token in after.values()), step.block
 
 
@@ -87,7 +88,7 @@ def test_new_masks_need_not_be_filled_and_flags_move_along() -> None:
 
 def test_calls_without_masks_of_the_beginning_are_counted_and_never_set_back() -> None:
     block = IndelBlock(
-        frozenset({4}), calls=5, post_steps=2, inputs=frozenset({(3,)}), written={4: frozenset({3})}
+        frozenset({4}), calls=5, post_steps=2, inputs=frozenset({(3,)}), written=frozenset({(4, 3)})
     )
     # One with such a mask in between changes nothing.
     _, block = stepped("_b", "cb", block)
