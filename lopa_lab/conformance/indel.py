@@ -19,7 +19,7 @@ def indel_settings(recorded: RowSettings) -> tuple[type[IndelSettings], dict[str
     """The answer has whole blocks, counted from position 0."""
     pop, prompt = recorded.pop, len(token_ids(recorded.row, "prompt"))
     block, length = pop("block_size", int), pop("max_new_tokens", int)
-    # Rows of another scheduler have the same calls, and masks in a prompt are refused here.
+    # Neither another scheduler nor masks in the prompt change anything.
     pop("fdfo", bool, default=False), pop("explicit_prompt_mask", bool, default=False)
     thresholds = {
         "confidence_threshold": recorded.pop_threshold("threshold", default=None),

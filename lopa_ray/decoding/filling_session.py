@@ -210,9 +210,8 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         self._canvas.set_tokens(decision.fill for decision in filled)
         masked = self._forkable(scores)
         if self._fills_last_mask and len(masked) == 1:
-            last = filter_by_constraint(
-                constraint_state, [score.decision for score in masked.values()], scores
-            )
+            decisions = [score.decision for score in masked.values()]
+            last = filter_by_constraint(constraint_state, decisions, scores)
             last += self._ended(last, constraint_state)
             self._canvas.set_tokens(decision.fill for decision in last)
             filled += last

@@ -208,10 +208,8 @@ def trace_step(plan: Plan, outcome: StepOutcome) -> TraceStep:
         winner=outcome.winner,
         fills=outcome.fills,
         rule_steps=tuple(
-            TraceRuleStep(
-                rule_step.branch, tuple(decision.fill for decision in rule_step.filled), rule_step.moves
-            )
-            for rule_step in outcome.rule_steps
+            TraceRuleStep(step.branch, tuple(decision.fill for decision in step.filled), step.moves)
+            for step in outcome.rule_steps
         ),
         decided=outcome.adopted + outcome.filled,
         input_start=plan.start,

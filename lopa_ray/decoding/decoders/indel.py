@@ -61,9 +61,10 @@ class IndelSettings(EditedBlocksSettings, EditSettings):
 class IndelSession(EditedBlocksSession):
     settings: IndelSettings
 
-    @property
-    def may_decide_nothing(self) -> bool:
-        return True
+    may_decide_nothing = True
+    keeps_prompt_masks = True
+    # A fork fills it, whose block then has no mask: what is most likely there may be DELETE or SPLIT.
+    _fills_last_mask = False
 
     def _begin_block_at(self, position: int) -> None:
         super()._begin_block_at(position)
@@ -85,11 +86,6 @@ class IndelSession(EditedBlocksSession):
     def _block_is_final(self) -> bool:
         return self._indels.is_final
 
-    @property
-    def _fills_last_mask(self) -> bool:
-        """A fork fills it, whose block then has no mask: what is most likely there may be DELETE or SPLIT."""
-        return False
-
     def _plan(self, num_branches: int) -> Plan:
         plan = super()._plan(num_branches)
         params, most = plan.sampling_params, self._indels.num_candidates
@@ -108,11 +104,11 @@ class IndelSession(EditedBlocksSession):
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         ids = {p: self._canvas.ids[p] for p in scores}
-        step = self._indels.step(ids, {p: self._candidates(scores[p]) for p in ids}, self.rule)
-        self._indels, self._moves = step.block, step.moves
+        candidates = {p: self._candidates(score) for p, score in scores.items()}
+        self._indels, self._moves, filled = self._indels.step(ids, candidates, self.rule)
         mask = self.vocabulary.mask_token_id
-        self._canvas.set_tokens((to, mask if source is None else ids[source]) for source, to in step.moves)
-        return [*step.filled, *self._ended(step.filled, None)]
+        self._canvas.set_tokens((to, mask if source is None else ids[source]) for source, to in self._moves)
+        return filled + self._ended(filled, None)
 
     def _candidates(self, score: PositionScore) -> list[Decision]:
         """The most likely tokens that the position may get."""

@@ -10,13 +10,16 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from lopa_ray.protocol.outcome import Decision, Move
 from lopa_ray.protocol.plan import Fill
 
 Ids = Mapping[int, int]  # position → token, ascending: what may be written, without prompt and given tokens
 Candidates = Mapping[int, Sequence[Decision]]  # position → its most likely tokens, most likely first
+IndelStep: TypeAlias = (
+    "tuple[IndelBlock, tuple[Move, ...], list[Decision]]"  # after a call, its moves, what it fills
+)
 
 
 class IndelRule(NamedTuple):
@@ -33,14 +36,6 @@ class IndelRule(NamedTuple):
     @property
     def special(self) -> tuple[int | None, ...]:
         return self.mask, self.delete, self.split
-
-
-class IndelStep(NamedTuple):
-    """The effect of a call on a block: its content moves, then tokens are written where they are to stand."""
-
-    block: IndelBlock
-    moves: tuple[Move, ...] = ()
-    filled: tuple[Decision, ...] = ()
 
 
 class IndelBlock(NamedTuple):
@@ -60,13 +55,19 @@ class IndelBlock(NamedTuple):
         return 3 + max(Counter(position for position, _ in self.written).values(), default=1)
 
     def step(self, ids: Ids, candidates: Candidates, rule: IndelRule) -> IndelStep:
-        """A call on these tokens."""
+        """A call on these tokens. Content moves first, then tokens are written where they are to stand."""
         tokens, masked = tuple(ids.values()), [p for p, token in ids.items() if token == rule.mask]
         original = self.original.intersection(masked)
         block = self._replace(calls=self.calls + 1, post_steps=self.post_steps + (not original))
         final = block.calls > rule.max_calls or (not original and block.post_steps >= rule.max_post_steps)
         likely = {p: _best(candidates[p], (rule.mask,) if p in original and not final else ()) for p in ids}
-        filled = masked if final or not original else _chosen(masked, len(original), likely, rule)
+        filled = [p for p in masked if likely[p].probability > rule.confidence_threshold]
+        # One more is enough than there are masks that are not original, so that one that is gets filled.
+        enough = 1 + len(masked) - len(original)
+        if final or not original:
+            filled = masked
+        elif len(filled) < enough:
+            filled = sorted(masked, key=lambda p: -likely[p].probability)[:enough]
         if rule.max_post_steps == 0 and original <= {*filled}:
             final, filled = True, masked
         writes = {
@@ -77,7 +78,7 @@ class IndelBlock(NamedTuple):
         }
         changes = [p for p in writes if likely[p].token != ids[p]]
         if not writes:
-            return IndelStep(block._replace(is_final=True))
+            return block._replace(is_final=True), (), []
         if final:
             writes = {p: _best(candidates[p], rule.special) for p in writes}
         elif changes and tokens in self.inputs:
@@ -109,19 +110,9 @@ class IndelBlock(NamedTuple):
             if (ids[p] != rule.mask) if emptied else source != p:
                 moves.append(Move(None if emptied else source, p))
         original = frozenset(p for p, source in sources.items() if source in self.original)
-        return IndelStep(self._replace(original=original), tuple(moves), tuple(filled))
+        return self._replace(original=original), tuple(moves), filled
 
 
 def _best(candidates: Sequence[Decision], banned: Collection[int | None]) -> Decision:
     """The most likely token that is not banned; the most likely one where all are."""
     return next((each for each in candidates if each.token not in banned), candidates[0])
-
-
-def _chosen(
-    masked: Sequence[int], num_original: int, likely: Mapping[int, Decision], rule: IndelRule
-) -> list[int]:
-    """The masks to fill: the sure ones if these are enough, else the most probable. One more is enough than there are
-    masks that are not original, so that one that is gets filled."""
-    enough = 1 + len(masked) - num_original
-    sure = [p for p in masked if likely[p].probability > rule.confidence_threshold]
-    return sure if len(sure) >= enough else sorted(masked, key=lambda p: -likely[p].probability)[:enough]

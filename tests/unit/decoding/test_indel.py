@@ -53,12 +53,12 @@ def stepped(
         ]
         for at, token in numbers(likely).items()
     }
-    step = block.step(before, candidates, rule)
+    block, moves, filled = block.step(before, candidates, rule)
     after = dict(before)
-    for source, target in step.moves:
+    for source, target in moves:
         after[target] = MASK if source is None else before[source]
-    after |= dict(decision.fill for decision in step.filled)
-    return "".join(letters.get(token, chr(ord("a") + token)) for token in after.values()), step.block
+    after |= dict(decision.fill for decision in filled)
+    return "".join(letters.get(token, chr(ord("a") + token)) for token in after.values()), block
 
 
 @pytest.mark.parametrize(
