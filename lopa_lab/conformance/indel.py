@@ -50,7 +50,7 @@ def compare_indels(case: Case, run: ReplayedRun) -> Iterator[Difference]:
         yield from check("ids after", number, call["y"][-len(answer) :], list(answer))
         first = max(start, run.prompt_len)
         moves, writes = _moves_and_writes(call, range(first, start + length), run.mask_token_id)
-        moved = [list(move) for step in outcome.rule_steps for move in step.moves]
+        moved = [list(move) for step in outcome.rule_steps for move in step.shift.moves]
         yield from check("moves", number, moves, moved)
         yield from check("writes", number, writes, dict(outcome.fills))
         yield from check(

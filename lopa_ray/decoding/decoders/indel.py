@@ -19,12 +19,10 @@ from pydantic import Field
 from lopa_ray.config.generation_settings import CONSTRAINING
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import PositionScore, Scores
-from lopa_ray.decoding.canvas import Canvas
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
 from lopa_ray.decoding.decoders.indel_block import IndelBlock, IndelRule
 from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, EditSettings
-from lopa_ray.decoding.planned_branch import PlannedBranch
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Plan
 
@@ -34,9 +32,7 @@ _REFUSED = {
     **REFUSED_WITH_EDITS,
     "lookahead": "almost no call only fills masks as the call before would have; use lookahead lopa or leave {} out",
     **dict.fromkeys(("temperature", "top_p", "top_k", "logit_bias"), _MOST_LIKELY),
-    **dict.fromkeys(
-        CONSTRAINING, "a token that is inserted or deleted moves all tokens after it; leave {} out"
-    ),
+    **dict.fromkeys(CONSTRAINING, "an insertion or a deletion moves all tokens after it; leave {} out"),
 }
 """Settings that this decoder has no place for, and why."""
 
@@ -75,7 +71,7 @@ class IndelSession(EditedBlocksSession):
         s, vocabulary = self.settings, self.vocabulary
         special = vocabulary.mask_token_id, vocabulary.delete_token_id, vocabulary.split_token_id
         thresholds = s.confidence_threshold, s.editing_threshold
-        return IndelRule(*special, *thresholds, s.max_post_steps, s.block_size + s.max_post_steps)
+        return IndelRule(special, *thresholds, s.max_post_steps, s.block_size + s.max_post_steps)
 
     @property
     def step_limit(self) -> int:
@@ -95,31 +91,25 @@ class IndelSession(EditedBlocksSession):
         most = min(1 << (most - 1).bit_length(), self.vocabulary.size)
         return replace(plan, sampling_params=replace(params, top_logprobs=max(params.top_logprobs, most)))
 
-    def _adopt(self, won: PlannedBranch[Canvas]) -> None:
-        super()._adopt(won)
-        self._indels = self._indels._replace(written=self._indels.written.union(won.fork.fills))
-
     def _unmasking_rule(self, scores: Scores) -> list[int]:
         raise NotImplementedError("masks are filled by `choose`")
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         ids = {p: self._canvas.ids[p] for p in scores}
         candidates = {p: self._candidates(score) for p, score in scores.items()}
-        self._indels, self._moves, filled = self._indels.step(ids, candidates, self.rule)
+        self._indels, self._shift, filled = self._indels.step(ids, candidates, self.rule)
         mask = self.vocabulary.mask_token_id
-        self._canvas.set_tokens((to, mask if source is None else ids[source]) for source, to in self._moves)
+        self._canvas.set_tokens((to, mask if at is None else ids[at]) for at, to in self._shift.moves)
         return filled + self._ended(filled, None)
 
     def _candidates(self, score: PositionScore) -> list[Decision]:
         """The most likely tokens that the position may get."""
-        chosen = self._shown(score).decision
-        early = self.end_token_ids if chosen.position < self.sampling_params.no_eos_before else ()
+        own = self._shown(score).decision
+        early = self.end_token_ids if own.position < self.sampling_params.no_eos_before else ()
         # Where a probability is almost 1, its logarithm is too coarse to compare positions by.
         return [
-            chosen
-            if token == chosen.token
-            else replace(chosen, token=token, probability=math.exp(logprob), logprob=logprob)
-            for token, logprob in score.decision.top_logprobs
+            own if token == own.token else replace(own, token=token, probability=math.exp(lp), logprob=lp)
+            for token, lp in score.decision.top_logprobs
             if token not in early
         ]
 
@@ -129,7 +119,7 @@ class IndelSession(EditedBlocksSession):
 
     def _forkable(self, scores: Scores) -> Scores:
         """Masks that stay where they were scored, and whose token stays where it is filled."""
-        moved = {move.target for move in self._moves}
+        moved = {target for _, target in self._shift.moves}
         return {
             p: self._shown(score)
             for p, score in super()._forkable(scores).items()

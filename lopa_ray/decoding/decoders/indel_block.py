@@ -12,30 +12,24 @@ from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from lopa_ray.protocol.outcome import Decision, Move
+from lopa_ray.protocol.outcome import NO_SHIFT, Decision, Shift
 from lopa_ray.protocol.plan import Fill
 
 Ids = Mapping[int, int]  # position → token, ascending: what may be written, without prompt and given tokens
 Candidates = Mapping[int, Sequence[Decision]]  # position → its most likely tokens, most likely first
 IndelStep: TypeAlias = (
-    "tuple[IndelBlock, tuple[Move, ...], list[Decision]]"  # after a call, its moves, what it fills
+    "tuple[IndelBlock, Shift, list[Decision]]"  # the block after a call, and what the call shifts and fills
 )
 
 
 class IndelRule(NamedTuple):
     """The constants of all blocks of a request."""
 
-    mask: int
-    delete: int | None
-    split: int | None
+    special: tuple[int, int | None, int | None]  # MASK, DELETE, SPLIT
     confidence_threshold: float
     editing_threshold: float
     max_post_steps: int
     max_calls: int  # calls on a block before the final one, at most
-
-    @property
-    def special(self) -> tuple[int | None, ...]:
-        return self.mask, self.delete, self.split
 
 
 class IndelBlock(NamedTuple):
@@ -45,22 +39,23 @@ class IndelBlock(NamedTuple):
     calls: int = 0
     post_steps: int = 0  # calls that began without an original mask
     inputs: frozenset[tuple[int, ...]] = frozenset()  # the tokens that calls have seen
-    written: frozenset[Fill] = frozenset()  # all that was ever written, where it was written
+    written: frozenset[Fill] = frozenset()  # all that calls have written, where they wrote it
     is_final: bool = False  # whether no call follows
 
     @property
     def num_candidates(self) -> int:
         """How many of a position's most likely tokens `step` has to know: one is not special, and one is neither the
-        mask nor was written there, a fork's token included."""
+        mask nor was written there."""
         return 3 + max(Counter(position for position, _ in self.written).values(), default=1)
 
     def step(self, ids: Ids, candidates: Candidates, rule: IndelRule) -> IndelStep:
         """A call on these tokens. Content moves first, then tokens are written where they are to stand."""
-        tokens, masked = tuple(ids.values()), [p for p, token in ids.items() if token == rule.mask]
+        mask, tokens = rule.special[0], tuple(ids.values())
+        masked = [p for p, token in ids.items() if token == mask]
         original = self.original.intersection(masked)
         block = self._replace(calls=self.calls + 1, post_steps=self.post_steps + (not original))
         final = block.calls > rule.max_calls or (not original and block.post_steps >= rule.max_post_steps)
-        likely = {p: _best(candidates[p], (rule.mask,) if p in original and not final else ()) for p in ids}
+        likely = {p: _best(candidates[p], (mask,) if p in original and not final else ()) for p in ids}
         filled = [p for p in masked if likely[p].probability > rule.confidence_threshold]
         # One more is enough than there are masks that are not original, so that one that is gets filled.
         enough = 1 + len(masked) - len(original)
@@ -74,18 +69,18 @@ class IndelBlock(NamedTuple):
             p: likely[p]
             for p, token in ids.items()
             if p in filled
-            or (token not in (rule.mask, likely[p].token) and likely[p].probability > rule.editing_threshold)
+            or (token not in (mask, likely[p].token) and likely[p].probability > rule.editing_threshold)
         }
         changes = [p for p in writes if likely[p].token != ids[p]]
         if not writes:
-            return block._replace(is_final=True), (), []
+            return block._replace(is_final=True), NO_SHIFT, []
         if final:
             writes = {p: _best(candidates[p], rule.special) for p in writes}
         elif changes and tokens in self.inputs:
             # The same would follow as before: the least probable change takes a token that was never written there.
             at = min(changes, key=lambda p: likely[p].probability)
             banned = {token for position, token in self.written if position == at}
-            writes[at] = _best(candidates[at], {*banned, rule.mask} if at in original else banned)
+            writes[at] = _best(candidates[at], {*banned, mask} if at in original else banned)
         return block._replace(
             inputs=self.inputs | {tokens},
             written=self.written | {decision.fill for decision in writes.values()},
@@ -94,23 +89,35 @@ class IndelBlock(NamedTuple):
 
     def _moved(self, ids: Ids, writes: Mapping[int, Decision], rule: IndelRule) -> IndelStep:
         """Carry out DELETE and SPLIT. The part between two given tokens is a block of its own."""
-        ops = {p: new.token for p, new in writes.items() if new.token in (rule.delete, rule.split)}
+        mask, delete, split = rule.special
+        ops = {p: new.token for p, new in writes.items() if new.token in (delete, split)}
         sources: dict[int, int | None] = {}
+        inserted, deletions = [], set()
         for _, part in groupby(enumerate(ids), lambda item: item[1] - item[0]):
             positions = [p for _, p in part]
-            kept = [p for p in positions if ops.get(p, rule.split) == rule.split]
-            content = [source for p in kept for source in ((None, p) if p in ops else (p,))]
+            content: list[int | None] = []
+            for p in positions:
+                if len(content) >= len(positions):
+                    break
+                if ops.get(p, split) != split:
+                    deletions.add(positions[len(content)])
+                    continue
+                if p in ops:
+                    inserted.append(positions[len(content)])
+                    content.append(None)
+                content.append(p)
             sources |= zip(positions, content + [None] * len(positions), strict=False)
         moves, filled = [], []
         for p, source in sources.items():
             new = None if source is None or source in ops else writes.get(source)
-            emptied = source is None or (new is not None and new.token == rule.mask)
+            emptied = source is None or (new is not None and new.token == mask)
             if new is not None and not emptied:
                 filled.append(replace(new, position=p))
-            if (ids[p] != rule.mask) if emptied else source != p:
-                moves.append(Move(None if emptied else source, p))
+            if (ids[p] != mask) if emptied else source != p:
+                moves.append((None if emptied else source, p))
         original = frozenset(p for p, source in sources.items() if source in self.original)
-        return self._replace(original=original), tuple(moves), filled
+        shift = Shift(tuple(moves), tuple(inserted), tuple(sorted(deletions)))
+        return self._replace(original=original), shift, filled
 
 
 def _best(candidates: Sequence[Decision], banned: Collection[int | None]) -> Decision:

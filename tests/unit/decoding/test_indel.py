@@ -21,7 +21,7 @@ MASK, EOS, DELETE, SPLIT = 11, 10, 9, 8
 SMALL = Vocabulary(
     12, MASK, EOS, delete_token_id=DELETE, split_token_id=SPLIT
 )  # a fifth of the tokens move something
-RULE = IndelRule(MASK, DELETE, SPLIT, 0.5, 0.0, max_post_steps=4, max_calls=8)
+RULE = IndelRule((MASK, DELETE, SPLIT), 0.5, 0.0, max_post_steps=4, max_calls=8)
 
 
 def models(**fixed: float) -> st.SearchStrategy[FakeModel]:
@@ -53,9 +53,9 @@ def stepped(
         ]
         for at, token in numbers(likely).items()
     }
-    block, moves, filled = block.step(before, candidates, rule)
+    block, shift, filled = block.step(before, candidates, rule)
     after = dict(before)
-    for source, target in moves:
+    for source, target in shift.moves:
         after[target] = MASK if source is None else before[source]
     after |= dict(decision.fill for decision in filled)
     return "".join(letters.get(token, chr(ord("a") + token)) for token in after.values()), block
@@ -126,7 +126,7 @@ def test_traces_say_where_each_token_has_come_from(prompt, wanted, model):
             at: token for at, token in canvas.items() if token != MASK
         }
         editable = step.outcome.editable
-        assert all(to in editable or not editable for rule in traced.rule_steps for _, to in rule.moves)
+        assert all(to in editable or not editable for rule in traced.rule_steps for _, to in rule.shift.moves)
     assert MASK not in session.generated
     assert len(steps) <= session.step_limit
 
@@ -146,7 +146,7 @@ def test_given_parts_stay_where_they_are(model, branches, offsets):
     _, steps = decode([1, 2], wanted, model, SMALL)
     for step in steps:
         assert all(step.outcome.canvas[at] == DELETE for at in offsets)
-        of_rules = [move for rule in step.outcome.rule_steps for move in rule.moves]
+        of_rules = [move for rule in step.outcome.rule_steps for move in rule.shift.moves]
         holes = [at for at in range(2, 14) if at - 2 not in offsets]
         for source, target in of_rules:
             low, high = sorted((target if source is None else source, target))
@@ -167,8 +167,8 @@ def test_models_without_the_tokens_never_move(monkeypatch: pytest.MonkeyPatch) -
     vocabulary = replace(SMALL, delete_token_id=None, split_token_id=None)
     model = FakeModel(seed=5, vocabulary=vocabulary)
     _, steps = decode([1], IndelSettings(max_new_tokens=12, block_size=4), model, vocabulary)
-    moves = [move for step in steps for rule in step.outcome.rule_steps for move in rule.moves]
-    assert all(move.source is None for move in moves)
+    moves = [move for step in steps for rule in step.outcome.rule_steps for move in rule.shift.moves]
+    assert all(source is None for source, _ in moves)
     assert any(DELETE in step.outcome.canvas or SPLIT in step.outcome.canvas for step in steps)
 
 
