@@ -40,7 +40,5 @@ def request_defaults(model: str, config: Config) -> ModelDefaults:
 
 
 def _settings_of(config: Config, request: dict[str, Any]) -> dict[str, Any]:
-    """What the decoder takes of them; others are not used."""
     settings = override_settings(config.decode, request)
-    taken = set(filter(DECODERS[settings.decoder].takes, type(settings).model_fields))
-    return settings.model_dump(mode="json", include=taken - {"decoder"})
+    return settings.model_dump(mode="json", exclude={"decoder", *settings.refused})

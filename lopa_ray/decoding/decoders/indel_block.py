@@ -18,7 +18,7 @@ from lopa_ray.protocol.plan import Fill
 Ids = Mapping[int, int]  # position → token, ascending: what may be written, without prompt and given tokens
 Candidates = Mapping[int, Sequence[Decision]]  # position → its most likely tokens, most likely first
 IndelStep: TypeAlias = (
-    "tuple[IndelBlock, Shift, list[Decision]]"  # the block after a call, and what the call shifts and fills
+    "tuple[IndelBlock, Shift, list[Decision]]"  # the block after a call, its shift, its fills
 )
 
 

@@ -38,6 +38,6 @@ function drafting(defaults) {
 /* The same rule without lookahead. */
 function oneBranch(decoder, defaults) {
   const name = decoder === "lopa" ? ["d2f", "vanilla"].find((known) => isAvailable(known, defaults)) : decoder;
-  const { lookahead } = defaults.settings[decoder];
-  return name && name !== decoder ? { decoder: name } : { decoder, num_branches: "1", ...(lookahead && { lookahead: "lopa" }) };
+  if (name && name !== decoder) return { decoder: name };
+  return { decoder, num_branches: "1", ...(defaults.settings[decoder].lookahead && { lookahead: "lopa" }) };
 }
