@@ -142,7 +142,9 @@ class Family(PublishedFamily):
         raw: dict[str, Any] = {"architectures": [self.architecture], "model_type": self.model_type}
         raw |= {key: first for key, (first, *_) in self.supported_values.items() if first is not None}
         raw |= {key: getattr(config, name) for name, key in self.config_keys.items() if name != "head_dim"}
-        raw |= {key: getattr(config.experts, name) for name, key in self.expert_keys.items()}
+        unused = () if config.routing_block else ("capacity", "block_size")
+        keys = {name: key for name, key in self.expert_keys.items() if name not in unused}
+        raw |= {key: getattr(config.experts, name) for name, key in keys.items()}
         key = self.config_keys["head_dim"]
         if config.head_dim != self.config_defaults.get(key, config.hidden_size / config.num_heads):
             raw[key] = config.head_dim

@@ -36,7 +36,7 @@ def models(**fixed: float) -> st.SearchStrategy[FakeModel]:
 def stepped(
     ids: str, likely: str, block: IndelBlock | None = None, rule: IndelRule = RULE, probability: float = 0.9
 ):
-    """A call on a block from position 4 on, as (tokens, block after). A letter is a token; `_`, D and S are special."""
+    """A call on a block from position 4 on, as (tokens, block after, shift). A letter is a token; `_`, D and S are special."""
     number = {"_": MASK, "D": DELETE, "S": SPLIT}
     letters = {token: letter for letter, token in number.items()}
 
@@ -58,7 +58,7 @@ def stepped(
     for source, target in shift.moves:
         after[target] = MASK if source is None else before[source]
     after |= dict(decision.fill for decision in filled)
-    return "".join(letters.get(token, chr(ord("a") + token)) for token in after.values()), block
+    return "".join(letters.get(token, chr(ord("a") + token)) for token in after.values()), block, shift
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,11 @@ def stepped(
         ("abcd", "aDcd", "acd_"),
         ("abcd", "aScd", "a_bc"),  # d is lost
         ("abcd", "DSce", "_bce"),
+        ("abcd", "abcD", "abc_"),
+        ("abcd", "abcS", "abc_"),  # d is lost
+        ("abcd", "DDDD", "____"),
+        ("abcd", "SSSS", "_a_b"),
+        ("ab__", "SDSD", "_a__"),
         ("ab__", "abSe", "ab__"),  # a mask splits into two, and e is lost
         ("ab__", "aSce", "a_bc"),
         ("abcd", "a_ed", "a_ed"),  # a token is given up
@@ -77,12 +82,35 @@ def test_a_call_writes_deletes_and_inserts_from_left_to_right(ids: str, likely: 
     assert stepped(ids, likely)[0] == after
 
 
+@pytest.mark.parametrize(
+    ("likely", "inserted", "deletions"),
+    [
+        ("aScd", (5,), ()),
+        ("aScD", (5,), ()),  # d is lost anyway
+        ("abDD", (), (6,)),
+        ("DDcS", (5,), (4,)),
+        ("a_cd", (), ()),  # b is given up
+    ],
+)
+def test_insertions_and_deletions_are_told_from_other_new_masks(likely, inserted, deletions) -> None:
+    _, _, shift = stepped("abcd", likely)
+    assert (shift.inserted, shift.deletions) == (inserted, deletions)
+
+
+def test_a_mask_in_the_prompt_is_a_token_like_others() -> None:
+    wanted = IndelSettings(max_new_tokens=11, block_size=8, stop_at_eos=False)
+    session, steps = decode([1, MASK, DELETE, MASK, 2], wanted, FakeModel(seed=3, vocabulary=SMALL), SMALL)
+    assert session.prompt == [1, MASK, DELETE, MASK, 2] and MASK not in session.generated
+    assert all(min(step.plan.branches[0].scored) >= 5 for step in steps)
+    assert {view.masks for view in steps[-1].outcome.blocks} == {0}
+
+
 def test_new_masks_need_not_be_filled_and_flags_move_along() -> None:
-    after, block = stepped("a___", "SDfg", probability=0.4)
+    after, block, _ = stepped("a___", "SDfg", probability=0.4)
     # Of three masks one has to be filled; the first is, by deleting it.
     assert after == "_a__"
     assert block.original == {6, 7}
-    _, block = stepped(after, "_abb", block, probability=0.4)
+    _, block, _ = stepped(after, "_abb", block, probability=0.4)
     assert block.post_steps == 0
 
 
@@ -91,23 +119,23 @@ def test_calls_without_masks_of_the_beginning_are_counted_and_never_set_back() -
         frozenset({4}), calls=5, post_steps=2, inputs=frozenset({(3,)}), written=frozenset({(4, 3)})
     )
     # One with such a mask in between changes nothing.
-    _, block = stepped("_b", "cb", block)
+    _, block, _ = stepped("_b", "cb", block)
     assert (block.post_steps, block.is_final) == (2, False)
-    _, block = stepped("cb", "_b", block)
+    _, block, _ = stepped("cb", "_b", block)
     assert (block.post_steps, block.is_final) == (3, False)
-    after, block = stepped("c_", "DS", block._replace(original=frozenset()))
+    after, block, _ = stepped("c_", "DS", block._replace(original=frozenset()))
     assert (after, block.post_steps, block.is_final) == ("aa", 4, True)
 
 
 def test_what_was_seen_before_is_left_by_a_token_that_was_never_written_there() -> None:
-    _, block = stepped("ab", "ac")
-    _, block = stepped("ac", "ab", block)
-    after, _ = stepped("ab", "ac", block)
+    _, block, _ = stepped("ab", "ac")
+    _, block, _ = stepped("ac", "ab", block)
+    after, *_ = stepped("ab", "ac", block)
     assert after == "aa"
 
 
 def test_without_a_budget_the_call_that_fills_the_last_mask_is_the_last() -> None:
-    after, block = stepped("ab__", "aDSf", rule=RULE._replace(max_post_steps=0))
+    after, block, _ = stepped("ab__", "aDSf", rule=RULE._replace(max_post_steps=0))
     assert (after, block.is_final) == ("aaaf", True)
 
 
