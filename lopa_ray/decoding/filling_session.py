@@ -22,7 +22,7 @@ from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.planned_branch import CanvasT, PlannedBranch, Window
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.unmasking_rules import RuleBlock
-from lopa_ray.protocol.outcome import NO_SHIFT, BlockView, Decision, RuleStep, StepOutcome
+from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, Shift, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Fill, Plan, Segment
 from lopa_ray.protocol.scoring import ChooseTokens, Memory
 from lopa_ray.protocol.step_report import BranchReport
@@ -68,7 +68,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """Whether steps score decided tokens too, and may edit them. See `Plan.scores_decided`."""
         return False
 
-    _shift = NO_SHIFT  # what the last `choose` has moved on the canvas
+    _shift = Shift()  # what the last `choose` has moved on the canvas
 
     def _edits(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         """The decided tokens that a step replaces, after its fills."""
@@ -206,8 +206,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         self._canvas.set_tokens(decision.fill for decision in filled)
         masked = self._forkable(scores)
         if self._fills_last_mask and len(masked) == 1:
-            decisions = [score.decision for score in masked.values()]
-            last = filter_by_constraint(constraint_state, decisions, scores)
+            last = filter_by_constraint(constraint_state, [s.decision for s in masked.values()], masked)
             last += self._ended(last, constraint_state)
             self._canvas.set_tokens(decision.fill for decision in last)
             filled += last

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lopa_ray.decoding.given_tokens import final_part, length_through_end
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.protocol.outcome import NO_SHIFT, BlockView, Decision, FinishReason, Shift, StepOutcome
+from lopa_ray.protocol.outcome import BlockView, Decision, FinishReason, Shift, StepOutcome
 from lopa_ray.protocol.plan import Fill, Plan
 
 Entry = TypeVar("Entry")
@@ -30,7 +30,7 @@ class TraceRuleStep:
     branch: int | None
     """Index of the branch whose report the rule took; None: a report that an earlier step brought, or none."""
     fills: tuple[Fill, ...]
-    shift: Shift = NO_SHIFT
+    shift: Shift = field(default_factory=Shift)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from lopa_ray.protocol.plan import Commit, Fill
@@ -50,16 +50,13 @@ class Shift:
     deletions: tuple[int, ...] = ()  # positions before which tokens were deleted
 
 
-NO_SHIFT = Shift()
-
-
 @dataclass(frozen=True, slots=True)
 class RuleStep:
     """The decisions of one step of the unmasking rule. With verified lookahead a step may have several."""
 
     branch: int | None  # whose report the rule took; None: a report that an earlier step brought, or none
     filled: tuple[Decision, ...]  # in the order of filling
-    shift: Shift = NO_SHIFT
+    shift: Shift = field(default_factory=Shift)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 The model writes DELETE where a token is to go, and SPLIT where one is missing before it: the content of the block
 moves, its length does not. A block begins with *original* masks. Masks that come later (behind deletions, before
-tokens that were split) are filled too, but no call needs to. Unlike the authors' own decoder, as SGLang describes it,
-the count of calls without original masks is never set back.
+tokens that were split) are filled too, but no call needs to.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class IndelSession(EditedBlocksSession):
         ids = {p: self._canvas.ids[p] for p in scores}
         candidates = {p: self._candidates(score) for p, score in scores.items()}
         self._indels, self._shift, filled = self._indels.step(ids, candidates, self.rule)
-        mask = self.vocabulary.mask_token_id
+        mask = self._canvas.mask_id
         self._canvas.set_tokens((to, mask if at is None else ids[at]) for at, to in self._shift.moves)
         return filled + self._ended(filled, None)
 

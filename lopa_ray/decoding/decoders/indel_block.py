@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from lopa_ray.protocol.outcome import NO_SHIFT, Decision, Shift
+from lopa_ray.protocol.outcome import Decision, Shift
 from lopa_ray.protocol.plan import Fill
 
 Ids = Mapping[int, int]  # position → token, ascending: what may be written, without prompt and given tokens
@@ -73,7 +73,7 @@ class IndelBlock(NamedTuple):
         }
         changes = [p for p in writes if likely[p].token != ids[p]]
         if not writes:
-            return block._replace(is_final=True), NO_SHIFT, []
+            return block._replace(is_final=True), Shift(), []
         if final:
             writes = {p: _best(candidates[p], rule.special) for p in writes}
         elif changes and tokens in self.inputs:

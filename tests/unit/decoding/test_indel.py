@@ -36,7 +36,7 @@ def models(**fixed: float) -> st.SearchStrategy[FakeModel]:
 def stepped(
     ids: str, likely: str, block: IndelBlock | None = None, rule: IndelRule = RULE, probability: float = 0.9
 ):
-    """A call on a block from position 4 on, as (tokens, block after, shift). A letter is a token; `_`, D and S are special."""
+    """A call on a block from position 4 on, as (tokens, block after, shift). Letters are tokens; `_`, D, S special."""
     number = {"_": MASK, "D": DELETE, "S": SPLIT}
     letters = {token: letter for letter, token in number.items()}
 
