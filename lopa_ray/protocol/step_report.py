@@ -50,8 +50,7 @@ class BranchReport(ScoredRows):
 
     def with_tops(self, most: int) -> Self:
         """The report with at most so many of the most likely tokens."""
-        tops = self.top_tokens[:, :most], self.top_logprobs[:, :most]
-        return replace(self, top_tokens=tops[0], top_logprobs=tops[1])
+        return replace(self, top_tokens=self.top_tokens[:, :most], top_logprobs=self.top_logprobs[:, :most])
 
     def select(self, rows: npt.NDArray[np.bool_]) -> Self:
         """The report of some of the positions alone, bool [n]."""

@@ -156,9 +156,8 @@ class JointSpeculationSession(DecodeSession):
         return len(guess)
 
     def _decision(self, report: BranchReport, row: int) -> Decision:
-        score = PositionScore(report.probabilities.item(row), report.scores.item(row), report, row)
-        tops = score.decision.top_logprobs[: self.settings.top_logprobs]
-        return replace(score.decision, top_logprobs=tops)
+        shown, probability = report.with_tops(self.settings.top_logprobs), report.probabilities.item(row)
+        return PositionScore(probability, report.scores.item(row), shown, row).decision
 
     def _drafted(self, report: BranchReport, first: int) -> list[Alternatives]:
         """The drafts of a report's rows from `first` on, as far as the first draft that ends the answer."""
