@@ -38,9 +38,7 @@ class ChoicesRequest:
     logprobs: bool = False  # `TextDelta`s and `ChoiceFinished` carry the log-probabilities of their tokens
     stream: bool = False  # send `TextDelta`s as text becomes final
     stream_canvas: bool = False  # send a `ChoiceCanvas` per step
-    diffusing: bool = (
-        False  # each `TextDelta` with text has all of it so far, in place of what was sent before
-    )
+    diffusing: bool = False  # each `TextDelta` with text has all of it so far, and replaces the one before
     trace: bool = False  # `ChoiceFinished` carries the events of a Chrome trace
     deadline_s: float | None = None  # seconds from arrival after which the request ends
     partial: bool = False  # at the deadline, end with what was decided so far

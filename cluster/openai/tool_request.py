@@ -35,7 +35,7 @@ class ToolRequest(GenerationRequest):
         return "tools" if self.functions() else None
 
     def choices_options(self) -> dict[str, Any]:
-        choice, effort = self.tool_choice, self.effort()
+        effort, choice = self.effort(), self.tool_choice
         effort = "none" if effort == "instant" else effort
         variables: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
         if effort == "none":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
@@ -11,7 +11,7 @@ from cluster.openai.request_model import RequestModel
 from lopa_ray.config.generation_settings import MAX_GIVEN_PARTS
 from lopa_ray.config.http_field import MAX_INT
 
-TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
+Natural: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT)]
 
 
 def _flag(value: Any) -> Any:
@@ -22,12 +22,10 @@ def _flag(value: Any) -> Any:
 class VllmXargs(RequestModel):
     """A first canvas, in vLLM's words."""
 
-    diffusion_seed_canvas: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    diffusion_seed_canvas: Annotated[list[Natural], Field(min_length=1)] | None = None
     """Token ids that the answer begins with, as `draft`."""
 
-    diffusion_pinned: (
-        Annotated[list[Annotated[int, Field(ge=0, le=MAX_INT)]], Field(max_length=MAX_GIVEN_PARTS)] | None
-    ) = None
+    diffusion_pinned: Annotated[list[Natural], Field(max_length=MAX_GIVEN_PARTS)] | None = None
     """Positions of that canvas whose tokens stay, as `given_parts`."""
 
     diffusion_max_steps: int | None = Field(default=None, ge=1, le=MAX_INT)
@@ -54,8 +52,8 @@ class VllmXargs(RequestModel):
                 settings["given_parts"] = f"{where}pinned", parts
             if self.diffusion_read_only:
                 length = min(max_new_tokens or len(seed), len(seed))
-                reads = {"decoder": "renoising", "ignore_eos": True, "stop_token_ids": []}
-                reads["max_new_tokens"] = length
+                reads: dict[str, Any] = {"decoder": "renoising", "ignore_eos": True, "stop_token_ids": []}
+                reads |= {"max_new_tokens": length}
                 settings |= {name: (f"{where}read_only", value) for name, value in reads.items()}
         if self.diffusion_max_steps is not None:
             settings["max_denoising_steps"] = f"{where}max_steps", self.diffusion_max_steps

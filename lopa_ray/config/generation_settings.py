@@ -235,9 +235,8 @@ class GenerationSettings(StrictModel):
         for name, why in self.refused.items():
             value = getattr(self, name)
             if self.is_changed(name) and value not in ((), "") and not (name == "top_p" and value == 1.0):
-                got = (
-                    "" if name in (*GUIDED, *OF_ANSWER) else f"got {value!r} "
-                )  # an answer's text may be long
+                # An answer's text may be long.
+                got = "" if name in (*GUIDED, *OF_ANSWER) else f"got {value!r} "
                 yield name, f": {got}with decoder {self.decoder}: {why.format(name)}"
         given = [name for name in GUIDED if getattr(self, name) is not None]
         if len(given) > 1:

@@ -121,9 +121,7 @@ class ChatRequest(ToolRequest, MultiChoiceRequest):
 
     def choices_options(self) -> dict[str, Any]:
         if self.diffusing and self.stream and self.logprobs:
-            message = (
-                "got true with logprobs: text that replaces what came before adds no tokens; leave one out"
-            )
+            message = "got true with logprobs: text that replaces other text adds no tokens; leave one out"
             raise invalid_value("diffusing", message)
         return super().choices_options() | {"diffusing": bool(self.diffusing)}
 
