@@ -44,7 +44,15 @@ class Drafted:
     segments: tuple[tuple[int, int], ...]  # of that call
 
 
-Memory: TypeAlias = StateBefore | ShadowSlots | Drafted | Credits | None
+@dataclass(frozen=True, slots=True)
+class ContinuationDrafts:
+    """What the model's draft head makes of a branch without masks: beams of tokens that may follow the token which is
+    decided behind the accepted tokens of `Branch.fills`, `DRAFT_BEAMS` of `DRAFT_DEPTH` tokens."""
+
+
+DRAFT_BEAMS, DRAFT_DEPTH = 4, 5
+
+Memory: TypeAlias = StateBefore | ShadowSlots | Drafted | Credits | ContinuationDrafts | None
 
 MEMORY_COLUMNS: dict[type[Memory], int] = {
     NoneType: 0,
@@ -52,9 +60,9 @@ MEMORY_COLUMNS: dict[type[Memory], int] = {
     ShadowSlots: 1,
     Drafted: 3,
     Credits: 2,
+    ContinuationDrafts: 2 * DRAFT_BEAMS * DRAFT_DEPTH,
 }
 """Columns of `BranchReport.memory`."""
-MAX_MEMORY_COLUMNS = max(MEMORY_COLUMNS.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,4 +19,5 @@ class Vocabulary:
     split_token_id: int | None = (
         None  # asks for a token before the one there; None: the model inserts nothing
     )
+    has_draft_head: bool = False  # the model has a `DraftHead`, which drafts without masks
     routing_block: int = 0  # rows begin at multiples of so many positions, if it is not 0

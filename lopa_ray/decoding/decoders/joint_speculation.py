@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from lopa_ray.decoding.branch_budget import CostBudget
 from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.draft_beams import Beam, beams_of, choose_beams
 from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, reweigh
 from lopa_ray.decoding.prompt_lookup import PromptLookup
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
-from lopa_ray.protocol.scoring import ChooseTokens
+from lopa_ray.protocol.scoring import DRAFT_DEPTH, ChooseTokens, ContinuationDrafts
 from lopa_ray.protocol.step_report import BranchReport
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class JointSpeculationSession(DecodeSession):
         self._ids = list(self.prompt)
         self._lookup = PromptLookup()
         self._drafts: list[Alternatives] = []  # drafts of the positions from `_base` + 1 on
+        self._beams: list[Beam] = []  # of the model's draft head
         self._base = len(self.prompt)  # what the causal pass decided after the guess of the drafts
         self._commit: Commit | None = None
         self._branches: list[Guess] = []
@@ -66,7 +68,7 @@ class JointSpeculationSession(DecodeSession):
         branches = tuple(self._branch(start, guess) for guess in self._branches)
         masks = max(branch.stop for branch in branches) - end
         sampling = self.sampling_params
-        if self.settings.branch_limit > 1:
+        if self.settings.branch_limit > 1 and not self._has_head:
             sampling = replace(sampling, top_logprobs=max(sampling.top_logprobs, ALTERNATIVES))
         return Plan(
             step=self.steps + 1,
@@ -87,6 +89,10 @@ class JointSpeculationSession(DecodeSession):
             return [()]
         end = len(self._ids)
         age, room = end - self._base, self.max_len - 1 - end
+        if self._has_head:
+            rows = 1 + min(self._drafted_tokens, room)
+            budget = CostBudget.of(self.settings, self.load, most, rows, gain=1.0)
+            return choose_beams([beam[: max(0, room)] for beam in self._beams], budget)
         if self.settings.block_size > 1:
             drafts = reweigh(
                 self._drafts[age - 1 :][: max(0, min(room, self._num_masks - 1))], self._ids[-1], age
@@ -101,8 +107,18 @@ class JointSpeculationSession(DecodeSession):
         return choose_guesses(drafts, age, budget)
 
     @property
+    def _has_head(self) -> bool:
+        """Whether drafts come from the model's draft head, so that no mask is needed."""
+        return self.vocabulary.has_draft_head and self.settings.block_size > 1
+
+    @property
+    def _drafted_tokens(self) -> int:
+        return min(self.settings.block_size - 1, DRAFT_DEPTH)
+
+    @property
     def _num_masks(self) -> int:
-        return max(1, self.settings.block_size - 1)
+        """Positions behind a guess, the one that the causal pass decides among them."""
+        return 1 if self._has_head else max(1, self.settings.block_size - 1)
 
     def _branch(self, start: int, guess: Guess) -> Branch:
         end = len(self._ids)
@@ -110,7 +126,8 @@ class JointSpeculationSession(DecodeSession):
         masks = self._num_masks
         # The limit of a step's rows is checked with the first branch alone, so no later branch may have more.
         if not self.steps:
-            longest = LOOKED_UP if self.settings.block_size == 1 else max(0, masks - 1)
+            longest = self._drafted_tokens if self._has_head else max(0, masks - 1)
+            longest = LOOKED_UP if self.settings.block_size == 1 else longest
             masks = max(masks, 1 + longest + masks - end)
         stop = min(base + masks, self.max_len)
         return Branch(
@@ -119,7 +136,10 @@ class JointSpeculationSession(DecodeSession):
             fills=tuple(enumerate(guess, end)),
             to_stage=(range(start, base),),
             causal_stop=base,
-            scoring=ChooseTokens(draw_key=1 if self.settings.temperature > 0 else 0),
+            scoring=ChooseTokens(
+                draw_key=1 if self.settings.temperature > 0 else 0,
+                memory=ContinuationDrafts() if self._has_head else None,
+            ),
         )
 
     # Verification
@@ -129,9 +149,12 @@ class JointSpeculationSession(DecodeSession):
         accepted = [self._accepted(*pair) for pair in zip(self._branches, reports, strict=True)]
         winner = accepted.index(max(accepted))
         taken = [self._decision(reports[winner], row) for row in range(accepted[winner] + 1)]
+        if self._has_head:
+            drafted = reports[winner].memory[accepted[winner]]
+            self._beams = beams_of(drafted, self._drafted_tokens)
         whole = [index for index, guess in enumerate(self._branches) if accepted[index] == len(guess)]
         newest = max(whole, key=accepted.__getitem__, default=None)
-        if newest is not None:
+        if newest is not None and not self._has_head:
             self._base = end + accepted[newest]
             self._drafts = self._drafted(reports[newest], accepted[newest] + 1)
         self._ids += [decision.token for decision in taken]
