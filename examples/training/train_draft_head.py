@@ -6,8 +6,8 @@
     python examples/training/train_draft_head.py --run-dir runs/smollm2
 
 The model stays as it is: its hidden rows and what it chooses are computed once (RUN_DIR/*.rows.pt). The head learns to
-choose the same, token after token, without the model. Started again it goes on from RUN_DIR/draft_head.safetensors; with
-this file beside its weights a checkpoint drafts.
+choose the same, token after token, without the model. Started again it goes on from RUN_DIR/draft_head.safetensors.
+A checkpoint with this file beside its weights drafts.
 """
 
 from __future__ import annotations
@@ -49,9 +49,13 @@ class Rows:
 
 
 def read_answers(file: Path, tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
-    """The ids of each prompt and of its answer."""
+    """The ids of each prompt and of its answer, but for answers that say the same over and over."""
     lines = map(json.loads, file.read_text().splitlines())
-    return [(tokenizer.encode_prompt(line["prompt"]), line["token_ids"]) for line in lines]
+    return [
+        (tokenizer.apply_chat_template([{"role": "user", "content": line["prompt"]}]), line["token_ids"])
+        for line in lines
+        if len(set(line["token_ids"])) > len(line["token_ids"]) / 4
+    ]
 
 
 @torch.inference_mode()
@@ -84,7 +88,8 @@ def causal_rows(model: Transformer, ids: Tensor) -> Tensor:
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return mixed.transpose(1, 2).flatten(0, 1)
 
-    return model(ids.flatten(), torch.arange(columns).repeat(size), attend).view(size, columns, -1)
+    hidden: Tensor = model(ids.flatten(), torch.arange(columns).repeat(size), attend)
+    return hidden.view(size, columns, -1)
 
 
 def stored_rows(file: Path, model: Transformer, tokenizer: Tokenizer, depth: int) -> Rows:
@@ -96,8 +101,8 @@ def stored_rows(file: Path, model: Transformer, tokenizer: Tokenizer, depth: int
 
 
 def new_head(model: Transformer, rows: Rows, num_tokens: int, width: int) -> DraftHead:
-    """A head that drafts the most frequent tokens of `rows`. Its rows begin as those of the model, one position late."""
-    vocabulary, size = model.embed.weight.shape
+    """A head that drafts the most frequent tokens of `rows`. Its rows begin as the model's, one position late."""
+    vocabulary = len(model.embed.weight)
     seen = torch.bincount(torch.cat((rows.ids, rows.chosen)), minlength=vocabulary)
     frequent = (seen + PRIOR / (torch.arange(vocabulary) + 500)).topk(num_tokens).indices.sort().values
     head = DraftHead(model.config, num_tokens, width)
@@ -109,7 +114,9 @@ def new_head(model: Transformer, rows: Rows, num_tokens: int, width: int) -> Dra
     return head
 
 
-def drafted(head: DraftHead, embed: nn.Embedding, rows: Rows, starts: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+def drafted(
+    head: DraftHead, embed: nn.Embedding, rows: Rows, starts: Tensor, depth: int
+) -> tuple[Tensor, Tensor]:
     """Logits [depth, B, F] of drafts after each of the rows int64 [B], where all drafts before are what the answer has,
     and the index int64 [depth, B] of what the model chooses there among the head's tokens; -1: it is none of them."""
     index = torch.full((len(embed.weight),), -1)
@@ -159,7 +166,11 @@ def train(arguments: argparse.Namespace) -> None:
         known = {name: value.float() for name, value in load_file(file).items()}
         head.load_state_dict(known | {"tokens": known["tokens"].long()}, strict=False)
     head.scores.weight = nn.Parameter(model.lm_head.weight[head.tokens].clone(), requires_grad=False)
-    trained = [value.requires_grad_() for name, value in head.named_parameters() if name not in ("tokens", "scores.weight")]
+    trained = [
+        value.requires_grad_()
+        for name, value in head.named_parameters()
+        if name not in ("tokens", "scores.weight")
+    ]
     optimizer = torch.optim.AdamW(trained, betas=(0.9, 0.98), weight_decay=0.0)
     began, step, losses = time.process_time(), 0, []
     while (done := (time.process_time() - began) / (60 * arguments.minutes)) < 1:
@@ -177,7 +188,9 @@ def train(arguments: argparse.Namespace) -> None:
         losses.append(loss.item())
         if step % arguments.eval_every == 0:
             line = {"step": step, "passes": round(step * arguments.batch_rows / len(rows.starts), 2)}
-            line |= {"loss": round(sum(losses) / len(losses), 3)} | evaluate(head, model.embed, held_out, depth)
+            line |= {"loss": round(sum(losses) / len(losses), 3)} | evaluate(
+                head, model.embed, held_out, depth
+            )
             losses.clear()
             print(json.dumps(line), flush=True)
             save(head, file)

@@ -6,8 +6,8 @@ Shape suffixes: N rows to score, including the padding of groups; M top tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import NoneType
 from dataclasses import dataclass
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np

@@ -33,12 +33,16 @@ class DraftHead(nn.Module):
     def advance(self, hidden: Tensor, embedded: Tensor) -> Tensor:
         """Rows [B, D] that have decided a token, and the embeddings [B, D] of these tokens, in one dtype → rows [B, D]
         that stand in for those of the model at the next position."""
-        rows = torch.cat((self._norm(hidden, self.hidden_norm), self._norm(embedded, self.token_norm)), dim=-1)
-        return hidden + self.update(F.silu(self.mix(rows)))
+        rows = torch.cat(
+            (self._norm(hidden, self.hidden_norm), self._norm(embedded, self.token_norm)), dim=-1
+        )
+        following: Tensor = hidden + self.update(F.silu(self.mix(rows)))
+        return following
 
     def score(self, hidden: Tensor) -> Tensor:
         """Rows [B, D] → logits [B, F] of the tokens that it may draft, in their dtype."""
-        return self.scores(self.project(self._norm(hidden, self.score_norm)))
+        scores: Tensor = self.scores(self.project(self._norm(hidden, self.score_norm)))
+        return scores
 
     def _norm(self, rows: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(rows, weight.shape, weight, self.eps)

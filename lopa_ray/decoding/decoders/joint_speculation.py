@@ -19,7 +19,6 @@ from lopa_ray.decoding.branch_budget import CostBudget
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.draft_beams import Beam, beams_of, choose_beams
 from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, reweigh
-from lopa_ray.decoding.prompt_lookup import PromptLookup
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 
 ALTERNATIVES = 3  # tokens per position that a guess may have
-LOOKED_UP = 8  # tokens that a guess may have of what followed the last tokens before
 
 
 class JointSpeculationSession(DecodeSession):
@@ -38,7 +36,6 @@ class JointSpeculationSession(DecodeSession):
 
     def _begin(self) -> None:
         self._ids = list(self.prompt)
-        self._lookup = PromptLookup()
         self._drafts: list[Alternatives] = []  # drafts of the positions from `_base` + 1 on
         self._beams: list[Beam] = []  # of the model's draft head
         self._base = len(self.prompt)  # what the causal pass decided after the guess of the drafts
@@ -93,14 +90,8 @@ class JointSpeculationSession(DecodeSession):
             rows = 1 + min(self._drafted_tokens, room)
             budget = CostBudget.of(self.settings, self.load, most, rows, gain=1.0)
             return choose_beams([beam[: max(0, room)] for beam in self._beams], budget)
-        if self.settings.block_size > 1:
-            drafts = reweigh(
-                self._drafts[age - 1 :][: max(0, min(room, self._num_masks - 1))], self._ids[-1], age
-            )
-        else:
-            # A model that drafts knows what it repeats: with drafts, found tokens save no forward.
-            found = self._lookup.continuation(self._ids, max(0, min(room, LOOKED_UP)))
-            drafts = [[token] for token in found]
+        most_drafts = max(0, min(room, self._num_masks - 1))
+        drafts = reweigh(self._drafts[age - 1 :][:most_drafts], self._ids[-1], age)
         # A branch has the last token, a guess, and the masks after it. A step decides a token without a guess.
         rows = 1 + self._num_masks + len(drafts) // 2
         budget = CostBudget.of(self.settings, self.load, most, rows, gain=1.0)
@@ -127,7 +118,6 @@ class JointSpeculationSession(DecodeSession):
         # The limit of a step's rows is checked with the first branch alone, so no later branch may have more.
         if not self.steps:
             longest = self._drafted_tokens if self._has_head else max(0, masks - 1)
-            longest = LOOKED_UP if self.settings.block_size == 1 else longest
             masks = max(masks, 1 + longest + masks - end)
         stop = min(base + masks, self.max_len)
         return Branch(

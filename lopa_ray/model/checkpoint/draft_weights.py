@@ -83,8 +83,15 @@ def with_draft_head(
         for name, parameter in model.named_parameters()
         if name.startswith(_PREFIX) and name != SCORES
     }
-    tokens = stored.read_tensor("tokens", (torch.int64, torch.int32)).long() if "tokens" in stored.files else None
-    fits = stored.shapes == head and tokens is not None and 0 <= tokens.min() and tokens.max() < config.vocab_size
+    tokens = (
+        stored.read_tensor("tokens", (torch.int64, torch.int32)).long() if "tokens" in stored.files else None
+    )
+    fits = (
+        stored.shapes == head
+        and tokens is not None
+        and tokens.min() >= 0
+        and tokens.max() < config.vocab_size
+    )
     if tokens is None or not fits:
         raise CheckpointError(
             f"{file}: got tensors {stored.shapes}; need {head}, and tokens below {config.vocab_size}: it is another "

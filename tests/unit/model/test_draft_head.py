@@ -17,7 +17,6 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.draft_head import DraftHead
-from lopa_ray.protocol.scoring import DRAFT_BEAMS, DRAFT_DEPTH
 from support.draft_heads import with_random_head
 from support.paths import GOLDEN
 
@@ -48,15 +47,15 @@ def head_of(engine: LocalEngine) -> DraftHead:
     return head
 
 
-def generated(
-    engine: LocalEngine, prompt: list[int], chosen: SelfSpeculationSettings
-) -> GenerationResult:
+def generated(engine: LocalEngine, prompt: list[int], chosen: SelfSpeculationSettings) -> GenerationResult:
     ((_, result),) = engine.run([engine.create_session(prompt, chosen)])
     assert isinstance(result, GenerationResult)
     return result
 
 
-def searched(head: DraftHead, embed: torch.nn.Embedding, hidden: Tensor, token: int, beams: int, depth: int) -> list[list[int]]:
+def searched(
+    head: DraftHead, embed: torch.nn.Embedding, hidden: Tensor, token: int, beams: int, depth: int
+) -> list[list[int]]:
     """The most probable sequences, extended one token at a time."""
     kept = [([], 0.0, hidden)]
     for _ in range(depth):
@@ -66,7 +65,8 @@ def searched(head: DraftHead, embed: torch.nn.Embedding, hidden: Tensor, token: 
             following = head.advance(row, embed(last))
             logprobs = head.score(following).log_softmax(-1)[0].tolist()
             longer += [
-                ([*tokens, head.tokens[at].item()], logprob + of_token, following) for at, of_token in enumerate(logprobs)
+                ([*tokens, head.tokens[at].item()], logprob + of_token, following)
+                for at, of_token in enumerate(logprobs)
             ]
         kept = sorted(longer, key=lambda beam: -beam[1])[:beams]
     return [tokens for tokens, _, _ in kept]
@@ -92,7 +92,12 @@ def test_beams_are_what_a_search_finds(engine: LocalEngine) -> None:
     length=st.integers(1, LENGTH),
 )
 def test_tokens_are_those_of_autoregressive_decoding(
-    engine: LocalEngine, prompt: list[int], block_size: int, num_branches: int | str, temperature: float, length: int
+    engine: LocalEngine,
+    prompt: list[int],
+    block_size: int,
+    num_branches: int | str,
+    temperature: float,
+    length: int,
 ) -> None:
     drawn = {"max_new_tokens": length, "temperature": temperature, "seed": 7}
     plain = generated(engine, prompt, SelfSpeculationSettings(block_size=1, **drawn))

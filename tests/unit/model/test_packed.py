@@ -8,10 +8,7 @@ import torch.nn.functional as F
 
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.linear import Linear, pack
 from lopa_ray.model.quantization import packed
-from support.tiny_model import TINY_MODEL
 from support.verified_decode import PROBLEM
 
 torch.set_num_threads(1)

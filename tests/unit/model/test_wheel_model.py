@@ -171,7 +171,7 @@ def test_a_full_disk_is_an_error_of_the_checkpoint(tiny: WheelModel, monkeypatch
 
 
 @pytest.mark.medium
-def test_a_draft_adapter_and_lookups_change_no_token(tiny: WheelModel, tmp_path: Path) -> None:
+def test_a_draft_adapter_changes_no_token(tiny: WheelModel, tmp_path: Path) -> None:
     save_draft_adapter(folder := tmp_path / "adapter", tiny.make(), ALL_LINEAR[""], mask_token=3)
     answers = []
     for adapter, size in ((None, 1), (None, 6), (str(folder), 6)):
