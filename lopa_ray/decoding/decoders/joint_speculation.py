@@ -28,6 +28,9 @@ from lopa_ray.protocol.step_report import BranchReport
 if TYPE_CHECKING:
     from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 
+SECOND_GAINS = 0.2
+"""Tokens per forward that a second guess adds, as a share. With the model of the package it is less."""
+
 ALTERNATIVES = 3  # tokens per position that a guess may have
 
 
@@ -61,11 +64,12 @@ class JointSpeculationSession(DecodeSession):
     def _plan(self, num_branches: int) -> Plan:
         end = len(self._ids)
         start = end - 1 if self.steps else 0
+        num_branches = num_branches if self._may_branch else 1
         self._branches = self._guesses(num_branches)
         branches = tuple(self._branch(start, guess) for guess in self._branches)
         masks = max(branch.stop for branch in branches) - end
         sampling = self.sampling_params
-        if self.settings.branch_limit > 1 and not self._has_head:
+        if self._may_branch and not self._has_head:
             sampling = replace(sampling, top_logprobs=max(sampling.top_logprobs, ALTERNATIVES))
         return Plan(
             step=self.steps + 1,
@@ -79,6 +83,14 @@ class JointSpeculationSession(DecodeSession):
             sampling_params=sampling,
             scores_decided=True,
         )
+
+    @property
+    def _may_branch(self) -> bool:
+        """Whether a second guess may be worth its time. If not, no tokens for it are asked for, which takes time too."""
+        if self.load is None or not self.settings.weighs_costs:
+            return self.settings.branch_limit > 1
+        rows = self._num_masks * 3 // 2
+        return self.load.cost(2, rows) < (1 + SECOND_GAINS) * self.load.cost(1, rows)
 
     def _guesses(self, most: int) -> list[Guess]:
         """Guesses of what may follow. The last position is left to the causal pass."""
