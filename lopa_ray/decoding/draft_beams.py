@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from lopa_ray.decoding.branch_budget import CostBudget
 from lopa_ray.decoding.guesses import Guess
-from lopa_ray.protocol.scoring import DRAFT_BEAMS, DRAFT_DEPTH
+from lopa_ray.protocol.scoring import MAX_DRAFT_BEAMS, MAX_DRAFT_DEPTH
 
 Beam = list[tuple[int, float]]
 """Tokens that may follow, each with the probability that it and all before it are right."""
@@ -15,10 +15,9 @@ Beam = list[tuple[int, float]]
 MIN_PROBABLE = 0.01  # a less probable token is not verified
 
 
-def beams_of(numbers: npt.NDArray[np.float64], depth: int) -> list[Beam]:
-    """The beams that `BranchReport.memory` has in the row of a token, fp64 [2 · beams · depth], as far as `depth`
-    tokens."""
-    tokens, probable = numbers.reshape(2, DRAFT_BEAMS, DRAFT_DEPTH)[:, :, :depth].tolist()
+def beams_of(numbers: npt.NDArray[np.float64]) -> list[Beam]:
+    """The beams that `BranchReport.memory` has in the row of a token, fp64 [columns]. Padding has no probability."""
+    tokens, probable = numbers.reshape(2, MAX_DRAFT_BEAMS, MAX_DRAFT_DEPTH).tolist()
     return [
         [(int(token), right) for token, right in zip(*beam, strict=True) if right >= MIN_PROBABLE]
         for beam in zip(tokens, probable, strict=True)

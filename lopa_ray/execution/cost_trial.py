@@ -86,7 +86,7 @@ def _step(trial: BranchRunner, start: int, branches: int, rows: int) -> StepPlan
     stop, cached = start + rows, (range(start),) if start else ()
     trial.cache.reset(0, 1)
     trial.cache.mark_committed(0, cached)
-    memory = ContinuationDrafts() if trial.vocabulary.has_draft_head else None
+    memory = ContinuationDrafts(1, 3) if trial.vocabulary.has_draft_head else None
     scoring = ChooseTokens(memory=memory)
     branch = Branch(((stop, stop),), range(start, stop), scoring=scoring)
     plan = Plan(1, start, (trial.vocabulary.mask_token_id,) * rows, (branch,) * branches, cached)

@@ -25,8 +25,8 @@ from lopa_ray.model.config_json.special_tokens import NO_MASK
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import shard_range
 from lopa_ray.protocol.scoring import (
-    DRAFT_BEAMS,
-    DRAFT_DEPTH,
+    MAX_DRAFT_BEAMS,
+    MAX_DRAFT_DEPTH,
     MEMORY_COLUMNS,
     ContinuationDrafts,
     Credits,
@@ -93,14 +93,16 @@ class LMHead:
         columns: StepColumns[Tensor],
         rows: Tensor,
         on_logits: Callable[[Tensor, Tensor], None] | None = None,
+        drafts: ContinuationDrafts | None = None,
     ) -> Tensor:
         """Score `rows` [R + S, D] in the model's dtype: the rows of the forward, then the boundary rows of slots.
-        `on_logits` is called with the logits of all N rows, part by part in order, and their numbers. Returns one flat
+        `on_logits` is called with the logits of all N rows, part by part in order, and their numbers. `drafts`: what
+        the draft head is asked for. Returns one flat
         fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their log-probabilities,
         [2, rows, M], and if a rule asks more of the rows that of all rows, [N, columns]."""
         scores, tops = [], []
         width = max(MEMORY_COLUMNS[group.kind.memory] for group in groups)
-        if len(columns.guesses):
+        if drafts is not None:
             width = max(width, MEMORY_COLUMNS[ContinuationDrafts])
         memory = columns.score_numbers  # not used, so that other steps launch nothing for it
         if width:
@@ -127,13 +129,20 @@ class LMHead:
                 ids.append(scored.top_tokens.double())
                 logprobs.append(scored.top_logprobs.double())
             tops += [*ids, *logprobs] if group.kind.top_logprobs else []
-        if len(columns.guesses):
+        if drafts is not None:
             tokens = torch.cat([part[:, 0] for part in scores]).to(torch.int64)
-            self._draft(tokens, columns, rows, memory)
+            self._draft(drafts, tokens, columns, rows, memory)
         parts = [part.flatten() for part in (*scores, *tops, *([memory] if width else ()))]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _draft(self, tokens: Tensor, columns: StepColumns[Tensor], rows: Tensor, memory: Tensor) -> None:
+    def _draft(
+        self,
+        drafts: ContinuationDrafts,
+        tokens: Tensor,
+        columns: StepColumns[Tensor],
+        rows: Tensor,
+        memory: Tensor,
+    ) -> None:
         """Write to `memory` fp64 [N, columns] what the draft head makes of each branch's row after its accepted tokens.
         `tokens` int64 [N]: those that the rows have decided."""
         assert self._draft_head is not None
@@ -141,9 +150,11 @@ class LMHead:
         right = (tokens[of_branch] == guesses).cumprod(1)
         last = of_branch.gather(1, right.sum(1, keepdim=True))[:, 0]
         hidden = rows.index_select(0, columns.score_rows[last])
-        ids, probabilities = self._draft_head(hidden, tokens[last], self._embed, DRAFT_BEAMS, DRAFT_DEPTH)
-        drafted = torch.cat((ids.flatten(1).double(), probabilities.flatten(1).double()), dim=1)
-        memory[last, : drafted.shape[1]] = drafted
+        drafted = memory.new_zeros(len(last), 2, MAX_DRAFT_BEAMS, MAX_DRAFT_DEPTH)
+        ids, probabilities = self._draft_head(hidden, tokens[last], self._embed, drafts.beams, drafts.depth)
+        drafted[:, 0, : drafts.beams, : drafts.depth] = ids
+        drafted[:, 1, : drafts.beams, : drafts.depth] = probabilities
+        memory[last, : drafted[0].numel()] = drafted.flatten(1)
 
     def _compare(
         self, logits: Tensor, group: ScoringGroup, columns: StepColumns[Tensor], rows: Tensor, chunk: slice

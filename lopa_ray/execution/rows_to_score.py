@@ -88,6 +88,12 @@ class RowsToScore:
             self.groups.append(ScoringGroup(kind, range(at, at + padded), top_k))
             at += padded
         self.size = at  # the number N of rows, including padding
+        asked = [lane.memory for lane in lanes if isinstance(lane.memory, ContinuationDrafts)]
+        self.drafts: ContinuationDrafts | None = None
+        """What the step asks of the draft head."""
+        if asked:
+            beams, depth = max(drafts.beams for drafts in asked), max(drafts.depth for drafts in asked)
+            self.drafts = ContinuationDrafts(beams, depth)
         of_rows = credit_rows(lanes, lane_of_row, positions)
         credits = np.zeros((self.size if len(of_rows) else 0, *of_rows.shape[1:]))
         credits[self._index[: len(of_rows)]] = of_rows

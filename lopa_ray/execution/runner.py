@@ -191,7 +191,8 @@ class BranchRunner:
         groups = packing.rows_to_score.groups
         if not groups:
             return torch.empty(0, dtype=torch.float64, device=self.device)
-        return self._lm_head.score(groups, columns, rows, self._inputs.observe)
+        drafts = packing.rows_to_score.drafts
+        return self._lm_head.score(groups, columns, rows, self._inputs.observe, drafts)
 
     @torch.inference_mode()
     def logits(

@@ -47,10 +47,13 @@ class Drafted:
 @dataclass(frozen=True, slots=True)
 class ContinuationDrafts:
     """What the model's draft head makes of a branch without masks: beams of tokens that may follow the token which is
-    decided behind the accepted tokens of `Branch.fills`, `DRAFT_BEAMS` of `DRAFT_DEPTH` tokens."""
+    decided behind the accepted tokens of `Branch.fills`. A step drafts as much as any of its branches asks for."""
+
+    beams: int  # at most MAX_DRAFT_BEAMS
+    depth: int  # tokens of a beam, at most MAX_DRAFT_DEPTH
 
 
-DRAFT_BEAMS, DRAFT_DEPTH = 4, 5
+MAX_DRAFT_BEAMS, MAX_DRAFT_DEPTH = 4, 8
 
 Memory: TypeAlias = StateBefore | ShadowSlots | Drafted | Credits | ContinuationDrafts | None
 
@@ -60,7 +63,7 @@ MEMORY_COLUMNS: dict[type[Memory], int] = {
     ShadowSlots: 1,
     Drafted: 3,
     Credits: 2,
-    ContinuationDrafts: 2 * DRAFT_BEAMS * DRAFT_DEPTH,
+    ContinuationDrafts: 2 * MAX_DRAFT_BEAMS * MAX_DRAFT_DEPTH,
 }
 """Columns of `BranchReport.memory`."""
 

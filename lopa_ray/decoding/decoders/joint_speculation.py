@@ -22,7 +22,7 @@ from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, rewei
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
-from lopa_ray.protocol.scoring import DRAFT_DEPTH, ChooseTokens, ContinuationDrafts
+from lopa_ray.protocol.scoring import MAX_DRAFT_BEAMS, MAX_DRAFT_DEPTH, ChooseTokens, ContinuationDrafts
 from lopa_ray.protocol.step_report import BranchReport
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ class JointSpeculationSession(DecodeSession):
 
     @property
     def _may_branch(self) -> bool:
-        """Whether a second guess may be worth its time. If not, no tokens for it are asked for, which takes time too."""
+        """Whether a second guess may be worth its time. If not, no tokens for it are asked for, which takes time."""
         if self.load is None or not self.settings.weighs_costs:
             return self.settings.branch_limit > 1
-        rows = self._num_masks * 3 // 2
+        rows = 1 + self._drafted_tokens if self._has_head else self._num_masks * 3 // 2
         return self.load.cost(2, rows) < (1 + SECOND_GAINS) * self.load.cost(1, rows)
 
     def _guesses(self, most: int) -> list[Guess]:
@@ -116,7 +116,14 @@ class JointSpeculationSession(DecodeSession):
 
     @property
     def _drafted_tokens(self) -> int:
-        return min(self.settings.block_size - 1, DRAFT_DEPTH)
+        return min(self.settings.block_size - 1, MAX_DRAFT_DEPTH)
+
+    @property
+    def _drafts_wanted(self) -> ContinuationDrafts | None:
+        if not self._has_head:
+            return None
+        beams = min(self.settings.branch_limit, MAX_DRAFT_BEAMS) if self._may_branch else 1
+        return ContinuationDrafts(beams, self._drafted_tokens)
 
     @property
     def _num_masks(self) -> int:
@@ -140,7 +147,7 @@ class JointSpeculationSession(DecodeSession):
             causal_stop=base,
             scoring=ChooseTokens(
                 draw_key=1 if self.settings.temperature > 0 else 0,
-                memory=ContinuationDrafts() if self._has_head else None,
+                memory=self._drafts_wanted,
             ),
         )
 
@@ -153,7 +160,7 @@ class JointSpeculationSession(DecodeSession):
         taken = [self._decision(reports[winner], row) for row in range(accepted[winner] + 1)]
         if self._has_head:
             drafted = reports[winner].memory[accepted[winner]]
-            self._beams = beams_of(drafted, self._drafted_tokens)
+            self._beams = beams_of(drafted)
         whole = [index for index, guess in enumerate(self._branches) if accepted[index] == len(guess)]
         newest = max(whole, key=accepted.__getitem__, default=None)
         if newest is not None and not self._has_head:

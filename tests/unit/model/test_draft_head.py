@@ -121,7 +121,7 @@ def knowing(answer: list[int], right_beam: int) -> Callable[..., tuple[Tensor, T
     return forward
 
 
-@pytest.mark.parametrize(("num_branches", "right_beam", "tokens_per_step"), [(1, 0, 6), (4, 3, 6), (2, 3, 1)])
+@pytest.mark.parametrize(("num_branches", "right_beam", "tokens_per_step"), [(1, 0, 6), (4, 3, 6), (2, 1, 6)])
 def test_right_drafts_are_taken_from_the_row_after_the_accepted_tokens(
     engine: LocalEngine,
     monkeypatch: pytest.MonkeyPatch,

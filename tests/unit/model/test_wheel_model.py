@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -159,6 +160,13 @@ def test_several_that_want_it_convert_it_once(tiny: WheelModel) -> None:
     with ThreadPoolExecutor(4) as threads:
         made = {*threads.map(lambda _: tiny.make(lambda *progress: done.append(progress[0])), range(4))}
     assert made == {tiny.folder} and done == [*range(1, len(tiny_weights()) + 1)]
+
+
+def test_a_draft_head_lies_beside_the_weights(tiny: WheelModel, tmp_path: Path) -> None:
+    (head := tmp_path / "draft_head.safetensors").write_bytes(b"drafts")
+    folder = replace(tiny, draft_head=head).make()
+    assert (folder / head.name).read_bytes() == b"drafts"
+    assert SMOLLM2.draft_head is not None and SMOLLM2.draft_head.is_file()
 
 
 def test_a_full_disk_is_an_error_of_the_checkpoint(tiny: WheelModel, monkeypatch: pytest.MonkeyPatch) -> None:
