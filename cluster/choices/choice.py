@@ -92,8 +92,8 @@ class ChoiceState:
         now, outcome = time.monotonic(), event.outcome
         step = self._result.add_step(event.plan, outcome)
         self._add_stats(event, step, now)
-        step.update(self._decisions, lambda decision: decision)
-        step.update(self._decided_at_step, lambda _: step.step)
+        step.update(self._decisions, lambda _, decision: decision)
+        step.update(self._decided_at_step, lambda *_: step.step)
         if self._request.stream_canvas:
             yield self._snapshot(step, outcome.considered, now)
         finished = outcome.finish_reason is not None

@@ -97,7 +97,7 @@ def _show_decided(stack: ExitStack, session: DecodeSession) -> OnStep:
     decided: dict[int, bool] = {}
 
     def listen(_index: int, step: TraceStep) -> None:
-        step.update(decided, lambda _: True)
+        step.update(decided, lambda *_: True)
         task.move_to(len(decided))
 
     return listen

@@ -57,7 +57,7 @@ class CanvasRenderer:
         self._decided_in: dict[int, int] = {}
 
     def next_frame(self, step: TraceStep) -> CanvasFrame:
-        step.update(self._decided_in, lambda _: step.step)
+        step.update(self._decided_in, lambda *_: step.step)
         answer = range(self._prompt_len, self._prompt_len + len(step.canvas))
         return CanvasFrame(step, tuple(self._decided_in.get(position, 0) for position in answer))
 

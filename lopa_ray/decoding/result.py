@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 from lopa_ray.decoding.given_tokens import final_part, length_through_end
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.trajectory import Trajectory, TrajectoryBuilder
 from lopa_ray.protocol.outcome import BlockView, Decision, FinishReason, Move, StepOutcome
 from lopa_ray.protocol.plan import Fill, Plan
 
@@ -80,16 +82,19 @@ class TraceStep:
         taken = (rule_step.branch for rule_step in self.rule_steps)
         return tuple(dict.fromkeys(branch for branch in taken if branch is not None))[1:]
 
-    def update(self, entries: dict[int, Entry], new: Callable[[Decision], Entry]) -> None:
-        """Bring up to date what belongs to each decided position: `new` of what the step has decided; the others move
-        as their tokens do."""
-        adopted = len(self.decided) - len(self.fills)
-        entries |= {decision.position: new(decision) for decision in self.decided[:adopted]}
-        moves = [move for rule_step in self.rule_steps for move in rule_step.moves]
-        moved = {target: entries[source] for source, target in moves if source in entries}
-        for _, target in moves:
-            entries.pop(target, None)
-        entries |= moved | {decision.position: new(decision) for decision in self.decided[adopted:]}
+    def update(self, entries: dict[int, Entry], new: Callable[[int, Decision], Entry]) -> None:
+        """Bring up to date what belongs to each decided position: `new` of each decision and of the number of its
+        rule step in this step, or of 0 if the pass before chose it; the others move as their tokens do."""
+        decided = iter(self.decided)
+        for decision in islice(decided, len(self.decided) - len(self.fills)):
+            entries[decision.position] = new(0, decision)
+        for number, rule_step in enumerate(self.rule_steps, 1):
+            moved = {target: entries[source] for source, target in rule_step.moves if source in entries}
+            for _, target in rule_step.moves:
+                entries.pop(target, None)
+            entries |= moved
+            for decision in islice(decided, len(rule_step.fills)):
+                entries[decision.position] = new(number, decision)
 
     def branch_name(self, index: int) -> str:
         """ "anchor", or "+3" for the third branch next to it: a fork, or with verified lookahead a draft."""
@@ -121,6 +126,8 @@ class GenerationResult:
     prompt_tokens: int
     """Tokens of the prompt, and tokens that the request gives of its answer."""
     trace: tuple[TraceStep, ...] = ()
+    trajectory: Trajectory | None = None
+    """How the answer came about, with the setting `trajectory`."""
 
     @property
     def tpf(self) -> float:
@@ -145,6 +152,7 @@ class ResultBuilder:
         self._session, self._given, self._end_token_ids = session, session.given, session.end_token_ids
         self._with_trace = with_trace
         self._trace: list[TraceStep] = []
+        self._trajectory = TrajectoryBuilder(session) if session.settings.trajectory else None
         self.steps = self.forwards = self.rule_steps = 0
         self.canvas: tuple[int, ...] = ()
         self.final_canvas: Sequence[int] = ()
@@ -159,6 +167,8 @@ class ResultBuilder:
         self.final_canvas = final_part(outcome.canvas, outcome.editable, len(self._session.prompt))
         self.finish_reason = outcome.finish_reason
         step = trace_step(plan, outcome)
+        if self._trajectory is not None:
+            self._trajectory.add_step(plan, step)
         if self._with_trace:
             self._trace.append(step)
         return step
@@ -179,6 +189,16 @@ class ResultBuilder:
         length = length_through_end(text, self._end_token_ids)
         return list(text if length is None else text[: length - 1])
 
+    def trajectory(self, num_tokens: int) -> Trajectory | None:
+        """The trajectory of an answer of which so many tokens are returned, if the settings ask for it."""
+        if self._trajectory is None:
+            return None
+        ends = self._end_token_ids
+        offsets = self._given.returned_offsets(self.canvas, ends)[:num_tokens]
+        length = length_through_end([self.canvas[at] for at in offsets], ends)
+        stop = offsets[: length or num_tokens]
+        return self._trajectory.build(self.canvas, offsets, stop[-1] + 1 if stop else 0)
+
     def build(self, text: str | None, seconds: float) -> GenerationResult:
         """The finished request. Raises ValueError before the last step."""
         if self.finish_reason is None:
@@ -186,8 +206,9 @@ class ResultBuilder:
         ends, given = self._end_token_ids, self._given
         returned = given.returned_text(self.canvas, ends)
         stop = length_through_end(returned, ends) if self._session.settings.stop_at_eos else None
+        token_ids = list(returned[:stop])
         return GenerationResult(
-            token_ids=list(returned[:stop]),
+            token_ids=token_ids,
             text=text,
             finish_reason=self.finish_reason,
             tokens=given.num_generated(self.canvas, ends),
@@ -197,6 +218,7 @@ class ResultBuilder:
             seconds=seconds,
             prompt_tokens=len(self._session.prompt) + len(given),
             trace=tuple(self._trace),
+            trajectory=self.trajectory(len(token_ids)),
         )
 
 

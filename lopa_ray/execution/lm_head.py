@@ -25,6 +25,7 @@ from lopa_ray.model.config_json.special_tokens import NO_MASK
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import shard_range
 from lopa_ray.protocol.scoring import (
+    DRAW_COLUMNS,
     MAX_MEMORY_COLUMNS,
     MEMORY_COLUMNS,
     Credits,
@@ -95,12 +96,12 @@ class LMHead:
         """Score `rows` [R + S, D] in the model's dtype: the rows of the forward, then the boundary rows of slots.
         `on_logits` is called with the logits of all N rows, part by part in order, and their numbers. Returns one flat
         fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their log-probabilities,
-        [2, rows, M], and if a group has memory that of all rows, [N, 3]."""
+        [2, rows, M], and if a group has memory or draws those of all rows, [N, 3 + 2]."""
         scores, tops = [], []
-        has_memory = any(MEMORY_COLUMNS[group.kind.memory] for group in groups)
+        has_memory = any(MEMORY_COLUMNS[group.kind.memory] or group.kind.draws for group in groups)
         memory = columns.score_numbers  # not used, so that other steps launch nothing for it
         if has_memory:
-            memory = memory.new_zeros(groups[-1].rows.stop, MAX_MEMORY_COLUMNS)
+            memory = memory.new_zeros(groups[-1].rows.stop, MAX_MEMORY_COLUMNS + DRAW_COLUMNS)
         allowed_tokens = self._unpack(columns.bitmasks)
         for group in groups:
             ids, logprobs = [], []
@@ -118,6 +119,8 @@ class LMHead:
                     compared = self._compare(logits, group, columns, rows, chunk)
                     memory[chunk, : compared.shape[1]] = compared
                 scored = self._score_rows(logits, group, columns, chunk, allowed_tokens, memory)
+                if scored.draws is not None:
+                    memory[chunk, MAX_MEMORY_COLUMNS:] = scored.draws
                 per_row = (scored.tokens, scored.probabilities, scored.logprobs, scored.scores)
                 scores.append(torch.stack([column.double() for column in per_row], dim=1))
                 ids.append(scored.top_tokens.double())
@@ -151,7 +154,7 @@ class LMHead:
         allowed_tokens: Tensor,
         memory: Tensor,
     ) -> SamplerOutput:
-        """`chunk`: the rows of these logits among the N; `memory` [N, 3] gets what credits report."""
+        """`chunk`: the rows of these logits among the N; `memory` [N, 3 or more] gets what credits report."""
         numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
         if group.kind.has_targets:
             return score_targets(logits, numbers)

@@ -20,6 +20,7 @@ from lopa_ray.execution.scoring_kind import COLUMN, TARGETS, ScoringKind, candid
 from lopa_ray.protocol.keyed_random import keyed_uniforms
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.scoring import (
+    DRAW_COLUMNS,
     MAX_MEMORY_COLUMNS,
     MEMORY_COLUMNS,
     ChooseTokens,
@@ -237,21 +238,23 @@ class RowsToScore:
         return candidates
 
     def report(self, flat: npt.NDArray[np.float64], columns: int) -> tuple[npt.NDArray[np.int64], ScoredRows]:
-        """The branches of a `StepReport`, int64 [branches, 6], and its rows, from what `LMHead.score` returned,
+        """The branches of a `StepReport`, int64 [branches, 7], and its rows, from what `LMHead.score` returned,
         fp64."""
         count = np.bincount(self._lane_of_row, minlength=len(self._lanes))
         width = np.zeros(len(self._lanes), np.int64)
         memory = [MEMORY_COLUMNS[type(lane.memory)] for lane in self._lanes]
+        draws = [DRAW_COLUMNS * self._params[at].draws for at in self._params_of_lane]
         table = []
         for at, lane in enumerate(self._lanes):
             if lane.request is not None and lane.index >= 0:
                 plan = lane.request.plan
                 width[at] = self._num_candidates[at] or plan.sampling_params.top_logprobs
-                sizes = int(count[at]), int(width[at]), memory[at]
+                sizes = int(count[at]), int(width[at]), memory[at], draws[at]
                 table.append((lane.request.request_id, plan.step, lane.index, *sizes))
         size = self.size * columns
         scores = flat[:size].reshape(-1, columns)[self._index]
         tokens, logprobs = self._tops(flat[size:], width[self._lane_of_row])
+        remembered, drawn = self._memory(flat, np.array(memory, np.int64), np.array(draws, np.int64))
         rows = ScoredRows(
             self.positions.astype(np.int32),
             scores[:, 0].astype(np.int32),
@@ -260,20 +263,21 @@ class RowsToScore:
             np.ascontiguousarray(scores[:, 3]),
             tokens,
             logprobs,
-            memory=self._memory(flat, np.array(memory, np.int64)),
+            memory=remembered,
+            draws=drawn,
         )
         return np.array(table, np.int64).reshape(-1, BRANCH_COLUMNS), rows
 
     def _memory(
-        self, flat: npt.NDArray[np.float64], columns_of_lane: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float64]:
-        most = MAX_MEMORY_COLUMNS
-        if not columns_of_lane.any():
-            return np.zeros(0)
-        of_rows = flat[-self.size * most :].reshape(-1, most)[self._index]
-        is_asked = np.arange(most) < columns_of_lane[self._lane_of_row][:, None]
-        memory: npt.NDArray[np.float64] = of_rows[is_asked]
-        return memory
+        self, flat: npt.NDArray[np.float64], *columns_of_lane: npt.NDArray[np.int64]
+    ) -> list[npt.NDArray[np.float64]]:
+        """Memory and draws, by the number of columns that a lane has of each, int64 [lanes]."""
+        most = MAX_MEMORY_COLUMNS, DRAW_COLUMNS
+        if not np.any(columns_of_lane):
+            return [np.zeros(0)] * len(most)
+        of_rows = flat[-self.size * sum(most) :].reshape(-1, sum(most))[self._index]
+        parts = zip(np.split(of_rows, most[:1], axis=1), most, columns_of_lane, strict=True)
+        return [part[np.arange(m) < of_lane[self._lane_of_row][:, None]] for part, m, of_lane in parts]
 
     def _tops(
         self, flat: npt.NDArray[np.float64], width: npt.NDArray[np.int64]

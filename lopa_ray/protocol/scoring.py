@@ -56,6 +56,8 @@ MEMORY_COLUMNS: dict[type[Memory], int] = {
 """Columns of `BranchReport.memory`."""
 MAX_MEMORY_COLUMNS = max(MEMORY_COLUMNS.values())
 
+DRAW_COLUMNS = 2  # columns of `BranchReport.draws`
+
 
 @dataclass(frozen=True, slots=True)
 class ChooseTokens:
