@@ -25,7 +25,8 @@ from cluster.choices.messages import (
     TextDelta,
     TokenLogprob,
 )
-from lopa_ray.decoding.result import ResultBuilder, TraceStep
+from lopa_ray.decoding.result import ResultBuilder
+from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.outcome import Decision
@@ -156,6 +157,7 @@ class ChoiceState:
             reasoning_tokens=len(self._tokenizer.encode_markup(answer.reasoning)),
             tool_calls=tuple(answer.tool_calls),
             trace=tuple(self._trace_events),
+            trajectory=self._result.trajectory(self._num_returned),
         )
 
     # Statistics
@@ -194,14 +196,18 @@ class ChoiceState:
             }  # fmt: skip
             at += phase_seconds[phase]
 
+    @property
+    def _num_returned(self) -> int:
+        """Tokens of the returned canvas up to the answer's end, or to its stop text."""
+        canvas = self._result.returned_canvas
+        text_tokens = self._detokenizer.num_text_tokens(canvas)
+        has_end = not self._detokenizer.stopped and text_tokens < len(canvas)
+        return text_tokens + (has_end and canvas[text_tokens] in self.session.end_token_ids)
+
     def _stats(self) -> ChoiceCost:
         now = time.monotonic()
         result, settings = self._result, self.session.settings
-        canvas = result.returned_canvas
-        text_tokens = self._detokenizer.num_text_tokens(canvas)
-        has_end = not self._detokenizer.stopped and text_tokens < len(canvas)
-        ended = has_end and canvas[text_tokens] in self.session.end_token_ids
-        tokens = result.num_generated(text_tokens + ended)
+        tokens = result.num_generated(self._num_returned)
         return ChoiceCost(
             steps=result.steps,
             forwards=result.forwards,

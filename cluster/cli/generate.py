@@ -23,7 +23,7 @@ from cluster.batch.storage import compression_of
 from cluster.cli.watch import Watcher
 from cluster.command_line.exit_status import FAILED, error_exit
 from cluster.command_line.progress import ShownTask, totals
-from lopa_ray.decoding.result import TraceStep
+from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError, SettingsError
 from lopa_ray.text_input import decode_text

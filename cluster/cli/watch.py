@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lopa_ray.decoding.branch_confidence import parse_metric
-from lopa_ray.decoding.result import TraceStep
+from lopa_ray.decoding.trace import TraceStep
 
 if TYPE_CHECKING:
     from lopa_ray.decoding.session import DecodeSession

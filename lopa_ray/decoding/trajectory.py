@@ -16,7 +16,7 @@ from lopa_ray.protocol.plan import Plan
 from lopa_ray.protocol.scoring import ChooseTokens, Drafted
 
 if TYPE_CHECKING:
-    from lopa_ray.decoding.result import TraceStep
+    from lopa_ray.decoding.trace import TraceStep
 
 _DESCRIBED = ConfigDict(use_attribute_docstrings=True)
 

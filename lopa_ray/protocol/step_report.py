@@ -86,7 +86,9 @@ class StepReport:
 
     epoch: int
     step: int
-    branches: npt.NDArray[np.int64]  # [B, 7]: request id, step, branch, rows; top tokens, memory and draws of a row
+    branches: npt.NDArray[
+        np.int64
+    ]  # [B, 7]: request id, step, branch, rows; top tokens, memory and draws of a row
     rows: ScoredRows  # the scores of all branches, in order
     commit_s: float = 0.0  # seconds of commits, waiting for K/V included; an accelerator measures them
     forward_s: float = 0.0  # seconds that it spent on packing, the forward, staging and scores
@@ -115,7 +117,13 @@ class StepReport:
 
     def __reduce__(self) -> tuple[Any, ...]:
         rows = self.rows
-        sizes = len(self.branches), len(rows.positions), len(rows.top_tokens), len(rows.memory), len(rows.draws)
+        sizes = (
+            len(self.branches),
+            len(rows.positions),
+            len(rows.top_tokens),
+            len(rows.memory),
+            len(rows.draws),
+        )
         header = _HEADER.pack(self.epoch, self.step, *sizes, self.commit_s, self.forward_s)
         arrays = self.branches, *(getattr(rows, name) for name in _BY_SIZE)
         parts = np.frombuffer(header, np.uint8), *(array.reshape(-1).view(np.uint8) for array in arrays)
