@@ -26,8 +26,8 @@ from cluster.choices.messages import (
     TokenLogprob,
 )
 from lopa_ray.decoding.result import ResultBuilder
-from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Fill

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from pydantic import ConfigDict
 
 from lopa_ray.decoding.branch_budget import BranchSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.protocol.outcome import BlockView, Decision
 from lopa_ray.protocol.plan import Plan
 from lopa_ray.protocol.scoring import ChooseTokens, Drafted
-
-if TYPE_CHECKING:
-    from lopa_ray.decoding.trace import TraceStep
 
 _DESCRIBED = ConfigDict(use_attribute_docstrings=True)
 
