@@ -21,12 +21,12 @@ _DESCRIBED = ConfigDict(use_attribute_docstrings=True)
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A decision on a returned token that a later one replaced."""
+    """A decision on a position of the answer that a later one replaced."""
 
     __pydantic_config__ = _DESCRIBED
 
     index: int
-    """Index of the returned token."""
+    """Index of the position in `ReplayedAnswer`; where nothing is given, returned tokens have the same."""
     step: int
     """The step that decided so."""
     token_id: int
@@ -72,7 +72,7 @@ class Trajectory:
     """Entropies of the distributions of `logprobs`, in nats, if they are asked for; null for a token that was not
     drawn from one."""
     edits: list[Edit]
-    """Decisions that did not last, in the order of tokens and steps."""
+    """Decisions that did not last, in the order of positions and steps."""
     replay: ReplayedAnswer
     on_policy: bool
     """Whether the rule took every token from one state of one branch: not with forks that compete, drafts that need
@@ -160,7 +160,7 @@ class TrajectoryBuilder:
             else None,
             edits=[
                 Edit(index, number[step], token)
-                for index, one in enumerate(of_tokens)
+                for index, one in enumerate(decided)
                 for step, token in (one.replaced if one else ())
             ],
             replay=ReplayedAnswer(list(canvas), step_map, stop),

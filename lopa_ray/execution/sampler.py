@@ -142,7 +142,8 @@ def score_rows(
     # logits can be so high that all other probabilities are 0.
     left = scaled.masked_fill(forbidden, -torch.inf)
     left = left.softmax(-1) if kind.is_sampled else left
-    weights = torch.where(weights.amax(-1, keepdim=True) <= 0.0, left, weights)
+    is_empty = weights.amax(-1, keepdim=True) <= 0.0
+    weights = torch.where(is_empty, left, weights)
 
     tokens = sample(weights, number(COLUMN.uniform)) if kind.is_sampled else weights.argmax(-1)
     chosen = probabilities.gather(1, tokens[:, None])[:, 0]
@@ -153,7 +154,8 @@ def score_rows(
     draws = None
     if kind.draws:
         at_temperature = logits / number(COLUMN.draw_temperature)
-        draws = _draws(filtered(at_temperature), at_temperature, forbidden, tokens)
+        drawn_from = torch.where(is_empty, at_temperature, filtered(at_temperature))
+        draws = _draws(drawn_from.masked_fill(forbidden, -torch.inf), tokens)
     return SamplerOutput(tokens, chosen, logprobs[:, 0], scores, top_tokens, top_logits - normalizer, draws)
 
 
@@ -177,12 +179,9 @@ def score_candidates(logits: Tensor, candidates: Tensor, banned_tokens: Tensor) 
     return SamplerOutput(candidates[:, 0], probabilities, logprobs[:, 0], probabilities, candidates, logprobs)
 
 
-def _draws(filtered: Tensor, logits: Tensor, forbidden: Tensor, tokens: Tensor) -> Tensor:
-    """Log-probability and entropy [N, 2] of the distributions that `tokens` [N] are drawn from: of `filtered` logits
-    [N, V] without the `forbidden`, or of `logits` where filters leave forbidden tokens alone."""
-    left = filtered.masked_fill(forbidden, -torch.inf)
-    is_empty = left.amax(-1, keepdim=True) <= torch.finfo(left.dtype).min
-    logprobs = torch.where(is_empty, logits.masked_fill(forbidden, -torch.inf), left).log_softmax(-1)
+def _draws(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Log-probabilities of `tokens` [N] under the distributions of `logits` [N, V], and their entropies: [N, 2]."""
+    logprobs = logits.log_softmax(-1)
     entropies = torch.special.entr(logprobs.exp()).sum(-1)
     return torch.stack((logprobs.gather(1, tokens[:, None])[:, 0], entropies), dim=1)
 
