@@ -54,7 +54,7 @@ def trajectory_of(
     return trajectory, steps
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(PROMPTS, any_verified(), CONTEXT_MODELS, st.booleans(), st.one_of(st.just({}), GIVEN))
 def test_exact_drafts_have_the_trajectory_of_one_branch(
     prompt: list[int],
