@@ -148,6 +148,8 @@ class TrajectoryBuilder:
         blocks = [at for at, view in enumerate(self._views) for _ in range(max(first, view.start), view.stop)]
         if isinstance(settings, BranchSettings) and self._is_of_one_branch:
             settings = settings.of_one_branch()
+        if settings.suffix:  # the canvas has it behind what the request asked for
+            settings = settings.replace(max_new_tokens=self._session.given.holes[0].stop)
         return Trajectory(
             prompt_token_ids=list(self._session.prompt),
             token_ids=[canvas[at] for at in offsets],

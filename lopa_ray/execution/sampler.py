@@ -142,8 +142,7 @@ def score_rows(
     # logits can be so high that all other probabilities are 0.
     left = scaled.masked_fill(forbidden, -torch.inf)
     left = left.softmax(-1) if kind.is_sampled else left
-    is_empty = weights.amax(-1, keepdim=True) <= 0.0
-    weights = torch.where(is_empty, left, weights)
+    weights = torch.where(weights.amax(-1, keepdim=True) <= 0.0, left, weights)
 
     tokens = sample(weights, number(COLUMN.uniform)) if kind.is_sampled else weights.argmax(-1)
     chosen = probabilities.gather(1, tokens[:, None])[:, 0]
@@ -154,8 +153,7 @@ def score_rows(
     draws = None
     if kind.draws:
         at_temperature = logits / number(COLUMN.draw_temperature)
-        drawn_from = torch.where(is_empty, at_temperature, filtered(at_temperature))
-        draws = _draws(drawn_from.masked_fill(forbidden, -torch.inf), tokens)
+        draws = _draws(at_temperature, filtered(at_temperature), forbidden, tokens)
     return SamplerOutput(tokens, chosen, logprobs[:, 0], scores, top_tokens, top_logits - normalizer, draws)
 
 
@@ -179,9 +177,11 @@ def score_candidates(logits: Tensor, candidates: Tensor, banned_tokens: Tensor) 
     return SamplerOutput(candidates[:, 0], probabilities, logprobs[:, 0], probabilities, candidates, logprobs)
 
 
-def _draws(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Log-probabilities of `tokens` [N] under the distributions of `logits` [N, V], and their entropies: [N, 2]."""
-    logprobs = logits.log_softmax(-1)
+def _draws(logits: Tensor, filtered: Tensor, forbidden: Tensor, tokens: Tensor) -> Tensor:
+    """Log-probabilities of `tokens` [N] under the distributions that they are drawn from, and their entropies: [N, 2].
+    These have the `filtered` logits [N, V], or all where filters leave `forbidden` tokens alone."""
+    is_empty = filtered.softmax(-1).masked_fill(forbidden, 0.0).amax(-1, keepdim=True) <= 0.0
+    logprobs = torch.where(is_empty, logits, filtered).masked_fill(forbidden, -torch.inf).log_softmax(-1)
     entropies = torch.special.entr(logprobs.exp()).sum(-1)
     return torch.stack((logprobs.gather(1, tokens[:, None])[:, 0], entropies), dim=1)
 
