@@ -180,14 +180,6 @@ class GenerationSettings(StrictModel):
     def _objects_as_parts(cls, value: Any) -> Any:
         return parse_given_parts(value)
 
-    @field_validator("trajectory", mode="before")
-    @classmethod
-    def _flag_or_entropies(cls, value: Any) -> Any:
-        """One message, where each half of the type would have its own."""
-        if not (isinstance(value, bool) or value == "entropies"):
-            raise ValueError(f"got {value!r}; allowed: true, false or entropies")
-        return value
-
     @field_validator("bad_words", "guided_choice", "stop_token_ids", mode="before")
     @classmethod
     def _list_as_tuple(cls, value: Any) -> Any:

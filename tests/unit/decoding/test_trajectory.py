@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.decoders import DECODERS, parse_decoder_settings
+from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
@@ -24,7 +24,6 @@ from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.result import ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.trajectory import Trajectory
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.protocol.outcome import Decision
 from support.context_model import ContextModel
@@ -271,15 +270,3 @@ def test_what_stands_behind_the_stop_is_replayed() -> None:
     assert ended is not None and ended.replay.stop == ids.index(ids[8]) + 1
     assert (len(PROMPT) + len(ended.replay.token_ids)) % 8 == 0
     assert ended.block_map is not None and 0 not in ended.replay.step_map
-
-
-@pytest.mark.parametrize("given", [{"suffix": "So he gets 27."}, {"given_parts": [{"text": "Now Tom"}]}, {}])
-def test_prompt_and_settings_of_a_trajectory_decode_it_again(
-    engine: LocalEngine, given: dict[str, Any]
-) -> None:
-    asked = {"max_new_tokens": 24, "lookahead": "verified", "temperature": 0.8, "seed": 3, "trajectory": True}
-    first = engine.generate("Tom has 6 bags.", **asked, **given).trajectory
-    assert first is not None
-    read = Trajectory.from_dict(json.loads(json.dumps(asdict(first))))
-    again = engine.generate(read.prompt_token_ids, parse_decoder_settings(read.settings)).trajectory
-    assert again == read and (read.seed, read.decoder, read.weight_version) == (3, "lopa", 0)
