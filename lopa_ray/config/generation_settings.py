@@ -110,7 +110,7 @@ class GenerationSettings(StrictModel):
     )
     """How many of the most likely tokens the trace lists per position."""
 
-    trajectory: bool | Literal["entropies"] = False
+    trajectory: Literal[False, True, "entropies"] = False
     """Whether the result says how the answer came about: the step that decided each token, with log-probabilities, for
     trainers. entropies: also of each distribution. See `Trajectory`."""
 
