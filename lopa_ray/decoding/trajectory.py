@@ -126,9 +126,11 @@ class TrajectoryBuilder:
 
         def decide(number: int, decision: Decision) -> _Decided:
             position = decision.position if decision.position <= winner.causal_stop else 0
+            at = self._rule_steps + number, position
             before = self._decided.get(decision.position)
             replaced = () if before is None else (*before.replaced, (before.step, before.decision.token))
-            return _Decided((self._rule_steps + number, position), decision, replaced)
+            # A fork may fill what the same pass has masked: no forward sees that mask.
+            return _Decided(at, decision, tuple(edit for edit in replaced if edit[0] != at))
 
         step.update(self._decided, decide)
         self._rule_steps += len(step.rule_steps)
