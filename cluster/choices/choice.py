@@ -249,8 +249,11 @@ class ChoiceState:
                 CanvasRuleStep(
                     rule_step.branch,
                     tuple(position - prompt for position, _ in rule_step.fills),
-                    tuple((None if at is None else at - prompt, to - prompt) for at, to in rule_step.moves),
-                    tuple(position - prompt for position in rule_step.deletions),
+                    tuple(
+                        (None if at is None else at - prompt, to - prompt) for at, to in rule_step.shift.moves
+                    ),
+                    tuple(position - prompt for position in rule_step.shift.inserted),
+                    tuple(position - prompt for position in rule_step.shift.deletions),
                 )
                 for rule_step in step.rule_steps
             ),

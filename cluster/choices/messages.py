@@ -137,8 +137,9 @@ class CanvasRuleStep:
     positions: tuple[int, ...]
     """Indices into `cells` of its fills."""
     moves: tuple[tuple[int | None, int], ...] = ()
-    """What insertions and deletions have moved before the fills: the index where it was (null: it is a new mask), and
-    the index where it is."""
+    """Of all that moved before the fills the index where it was (null: it is a new mask), and where it is."""
+    inserted: tuple[int, ...] = ()
+    """Indices of the masks among these that were inserted between others."""
     deletions: tuple[int, ...] = ()
     """Indices of the cells before which tokens were deleted."""
 

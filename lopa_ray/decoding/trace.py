@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from lopa_ray.protocol.outcome import BlockView, Decision, Move, StepOutcome
+from lopa_ray.protocol.outcome import BlockView, Decision, Shift, StepOutcome
 from lopa_ray.protocol.plan import Fill, Plan
 
 Entry = TypeVar("Entry")
@@ -29,19 +29,7 @@ class TraceRuleStep:
     branch: int | None
     """Index of the branch whose report the rule took; None: a report that an earlier step brought, or none."""
     fills: tuple[Fill, ...]
-    moves: tuple[Move, ...] = ()
-    """Tokens that moved before the fills."""
-
-    @property
-    def deletions(self) -> tuple[int, ...]:
-        """Positions before which tokens were deleted."""
-        source_of: dict[int, int | None] = {target: source for source, target in self.moves}
-
-        def is_after_gap(source: int | None, target: int) -> bool:
-            before = source_of.get(target - 1, target - 1)
-            return source is not None and before is not None and source - before > 1
-
-        return tuple(move.target for move in self.moves if is_after_gap(*move))
+    shift: Shift = field(default_factory=Shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +74,9 @@ class TraceStep:
         for decision in islice(decided, len(self.decided) - len(self.fills)):
             entries[decision.position] = new(0, decision)
         for number, rule_step in enumerate(self.rule_steps, 1):
-            moved = {target: entries[source] for source, target in rule_step.moves if source in entries}
-            for _, target in rule_step.moves:
+            moves = rule_step.shift.moves
+            moved = {target: entries[source] for source, target in moves if source in entries}
+            for _, target in moves:
                 entries.pop(target, None)
             entries |= moved
             for decision in islice(decided, len(rule_step.fills)):
@@ -108,10 +97,8 @@ def trace_step(plan: Plan, outcome: StepOutcome) -> TraceStep:
         winner=outcome.winner,
         fills=outcome.fills,
         rule_steps=tuple(
-            TraceRuleStep(
-                rule_step.branch, tuple(decision.fill for decision in rule_step.filled), rule_step.moves
-            )
-            for rule_step in outcome.rule_steps
+            TraceRuleStep(step.branch, tuple(decision.fill for decision in step.filled), step.shift)
+            for step in outcome.rule_steps
         ),
         decided=outcome.adopted + outcome.filled,
         input_start=plan.start,

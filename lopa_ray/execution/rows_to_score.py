@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from lopa_ray.protocol.keyed_random import keyed_uniforms
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.scoring import (
     DRAW_COLUMNS,
-    MAX_MEMORY_COLUMNS,
     MEMORY_COLUMNS,
     ChooseTokens,
+    ContinuationDrafts,
     DenoiseTokens,
     Drafted,
     ScoreCandidates,
@@ -88,11 +89,18 @@ class RowsToScore:
             self.groups.append(ScoringGroup(kind, range(at, at + padded), top_k))
             at += padded
         self.size = at  # the number N of rows, including padding
+        asked = [lane.memory for lane in lanes if isinstance(lane.memory, ContinuationDrafts)]
+        self.drafts: ContinuationDrafts | None = None
+        """What the step asks of the draft head."""
+        if asked:
+            beams, depth = max(drafts.beams for drafts in asked), max(drafts.depth for drafts in asked)
+            self.drafts = ContinuationDrafts(beams, depth)
         of_rows = credit_rows(lanes, lane_of_row, positions)
         credits = np.zeros((self.size if len(of_rows) else 0, *of_rows.shape[1:]))
         credits[self._index[: len(of_rows)]] = of_rows
         self.columns: dict[str, npt.NDArray[Any]] = NO_CHANGES | {
             "credits": credits,
+            "guesses": self._guesses(),
             "score_numbers": self._numbers(),
             "ending_ids": self._ending_ids(),
             "candidates": self._candidates(),
@@ -158,6 +166,8 @@ class RowsToScore:
             params = int(self._params_of_lane[lane])
             is_constrained, has_logit_changes = bool(branch.bitmask_ids), plan.logit_changes is not None
             memory = type(self._lanes[lane].memory)
+            if memory is ContinuationDrafts:  # asks nothing of the logits
+                memory = NoneType
             key = (params, is_constrained, has_logit_changes, type(branch.scoring), memory)
             if key not in index_of_key:
                 if isinstance(branch.scoring, ScoreCandidates):
@@ -208,6 +218,21 @@ class RowsToScore:
             numbers[self._index[rows], column] = of_scored[self.positions[rows] - branch.scored.start]
         return numbers
 
+    def _guesses(self) -> npt.NDArray[np.int64]:
+        """See `StepColumns.guesses`."""
+        drafting = [
+            (self.rows_of_lane(at), [token for position, token in branch.fills if position in branch.scored])
+            for at, _, branch in self._branches
+            if isinstance(self._lanes[at].memory, ContinuationDrafts)
+        ]
+        most = max((len(rows) for rows, _ in drafting), default=0)
+        table = np.full((len(drafting), most, 2), -1, np.int64)
+        for of_branch, (rows, guess) in zip(table, drafting, strict=True):
+            of_branch[:, 0] = rows[-1]
+            of_branch[: len(rows), 0] = rows
+            of_branch[: len(guess), 1] = guess
+        return table
+
     def _ending_ids(self) -> npt.NDArray[np.int64]:
         none = np.zeros((self.size, 0), np.int64)
         if not any(params.no_eos_before for params in self._params):
@@ -254,7 +279,8 @@ class RowsToScore:
         size = self.size * columns
         scores = flat[:size].reshape(-1, columns)[self._index]
         tokens, logprobs = self._tops(flat[size:], width[self._lane_of_row])
-        remembered, drawn = self._memory(flat, np.array(memory, np.int64), np.array(draws, np.int64))
+        drawn = self._asked(flat, np.array(draws, np.int64) * (count > 0))
+        before_draws = flat[: -DRAW_COLUMNS * self.size] if len(drawn) else flat
         rows = ScoredRows(
             self.positions.astype(np.int32),
             scores[:, 0].astype(np.int32),
@@ -263,21 +289,22 @@ class RowsToScore:
             np.ascontiguousarray(scores[:, 3]),
             tokens,
             logprobs,
-            memory=remembered,
+            memory=self._asked(before_draws, np.array(memory, np.int64) * (count > 0)),
             draws=drawn,
         )
         return np.array(table, np.int64).reshape(-1, BRANCH_COLUMNS), rows
 
-    def _memory(
-        self, flat: npt.NDArray[np.float64], *columns_of_lane: npt.NDArray[np.int64]
-    ) -> list[npt.NDArray[np.float64]]:
-        """Memory and draws, by the number of columns that a lane has of each, int64 [lanes]."""
-        most = MAX_MEMORY_COLUMNS, DRAW_COLUMNS
-        if not np.any(columns_of_lane):
-            return [np.zeros(0)] * len(most)
-        of_rows = flat[-self.size * sum(most) :].reshape(-1, sum(most))[self._index]
-        parts = zip(np.split(of_rows, most[:1], axis=1), most, columns_of_lane, strict=True)
-        return [part[np.arange(m) < of_lane[self._lane_of_row][:, None]] for part, m, of_lane in parts]
+    def _asked(
+        self, flat: npt.NDArray[np.float64], columns_of_lane: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """What ends `flat` and is asked of some lanes, memory or draws, by how many columns each has of it."""
+        most = int(columns_of_lane.max(initial=0))
+        if not most:
+            return np.zeros(0)
+        of_rows = flat[-self.size * most :].reshape(-1, most)[self._index]
+        is_asked = np.arange(most) < columns_of_lane[self._lane_of_row][:, None]
+        asked: npt.NDArray[np.float64] = of_rows[is_asked]
+        return asked
 
     def _tops(
         self, flat: npt.NDArray[np.float64], width: npt.NDArray[np.int64]

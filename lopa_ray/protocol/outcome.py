@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from lopa_ray.protocol.plan import Commit, Fill
@@ -52,11 +52,14 @@ class Decision:
         return self.position, self.token
 
 
-class Move(NamedTuple):
-    """The content of a position that a step has moved there."""
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What insertions and deletions have done, before the fills."""
 
-    source: int | None  # where it was before; None: nowhere, it is a new mask
-    target: int
+    moves: tuple[tuple[int | None, int], ...] = ()
+    """Where content was (None: it is a new mask) and where it is. Content that moves nowhere is lost."""
+    inserted: tuple[int, ...] = ()  # those of the new masks that came between others
+    deletions: tuple[int, ...] = ()  # positions before which tokens were deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,7 @@ class RuleStep:
 
     branch: int | None  # whose report the rule took; None: a report that an earlier step brought, or none
     filled: tuple[Decision, ...]  # in the order of filling
-    moves: tuple[Move, ...] = ()
-    """What moves before the fills, each from the canvas as it was: insertions and deletions. Content that moves nowhere
-    is lost."""
+    shift: Shift = field(default_factory=Shift)
 
 
 @dataclass(frozen=True, slots=True)

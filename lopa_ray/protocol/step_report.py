@@ -38,9 +38,10 @@ class BranchReport(ScoredRows):
     `top_tokens` int32 [n, m] and `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most
     likely first (m = 0 unless asked for). `memory` float64 [n, w] is what a rule asks that looks back: the divergence
     from `StateBefore` in nats, the probability in `ShadowSlots`, of a `Drafted` token its probability, the token that
-    would be in its place, and that one's probability, or under `Credits` the most likely token without credits and its
-    log-probability. `draws` float64 [n, 2] are log-probability and entropy of the `Draw` of each token (empty unless
-    `SamplingParams.draws`).
+    would be in its place, and that one's probability, under `Credits` the most likely token without credits and its
+    log-probability, and of `ContinuationDrafts`, in the row after the accepted tokens, the tokens of each beam, and the
+    probability of each beam as far as to that token. `draws` float64 [n, 2] are log-probability and entropy of the
+    `Draw` of each token (empty unless `SamplingParams.draws`).
 
     Of `ScoreTargets`, the targets are `tokens`, and probabilities and scores are of the plain softmax too. Of
     `ScoreCandidates`, the candidates are `top_tokens`, in the branch's order, and `top_logprobs` are their
@@ -52,8 +53,7 @@ class BranchReport(ScoredRows):
 
     def with_tops(self, most: int) -> Self:
         """The report with at most so many of the most likely tokens."""
-        tops = self.top_tokens[:, :most], self.top_logprobs[:, :most]
-        return replace(self, top_tokens=tops[0], top_logprobs=tops[1])
+        return replace(self, top_tokens=self.top_tokens[:, :most], top_logprobs=self.top_logprobs[:, :most])
 
     def select(self, rows: npt.NDArray[np.bool_]) -> Self:
         """The report of some of the positions alone, bool [n]."""
