@@ -17,7 +17,7 @@ export class Run {
   outcome = "";
 
   /* `messages`: what was sent of a chat; null for raw text. `side`: A or B in a comparison, else "". `settings`: the
-   * texts of the fields that were set. `lookahead`: lopa, verified, none with one branch, or "". `request`: path and body. `id`: of a
+   * texts of the fields that were set. `lookahead`: lopa, verified, guesses, none with one branch, or "". `request`: path and body. `id`: of a
    * kept run. */
   constructor({
     id = `${Date.now()}-${Math.random()}`, prompt, messages, decoder, label, side, model, tools, settings,
