@@ -25,8 +25,9 @@ from cluster.choices.messages import (
     TextDelta,
     TokenLogprob,
 )
-from lopa_ray.decoding.result import ResultBuilder, TraceStep
+from lopa_ray.decoding.result import ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Fill
@@ -95,8 +96,8 @@ class ChoiceState:
         now, outcome = time.monotonic(), event.outcome
         step = self._result.add_step(event.plan, outcome)
         self._add_stats(event, step, now)
-        step.update(self._decided_at_step, lambda decision: self._step_of(decision, step.step))
-        step.update(self._decisions, lambda decision: decision)
+        step.update(self._decisions, lambda _, decision: decision)
+        step.update(self._decided_at_step, lambda *_: step.step)
         if self._request.stream_canvas:
             yield self._snapshot(step, outcome.considered, now)
         finished = outcome.finish_reason is not None
@@ -152,12 +153,6 @@ class ChoiceState:
         token = self.session.given.tokens.get(position - len(self.session.prompt))
         return self._decisions[position] if token is None else Decision(position, token, 1.0, 0.0, ())
 
-    def _step_of(self, decision: Decision, step: int) -> int:
-        """The step in which a position got its token."""
-        before = self._decisions.get(decision.position)
-        is_same = before is not None and before.token == decision.token
-        return self._decided_at_step.get(decision.position, step) if is_same else step
-
     def _logprob(self, decision: Decision) -> TokenLogprob:
         top = tuple((*self._token(token), logprob) for token, logprob in decision.top_logprobs)
         own = self._token(decision.token)
@@ -187,6 +182,7 @@ class ChoiceState:
             reasoning_tokens=len(self._tokenizer.encode_markup(answer.reasoning)),
             tool_calls=tuple(answer.tool_calls),
             trace=tuple(self._trace_events),
+            trajectory=self._result.trajectory(self._num_returned),
         )
 
     # Statistics
@@ -225,14 +221,18 @@ class ChoiceState:
             }  # fmt: skip
             at += phase_seconds[phase]
 
+    @property
+    def _num_returned(self) -> int:
+        """Tokens of the returned canvas up to the answer's end, or to its stop text."""
+        canvas = self._result.returned_canvas
+        text_tokens = self._detokenizer.num_text_tokens(canvas)
+        has_end = not self._detokenizer.stopped and text_tokens < len(canvas)
+        return text_tokens + (has_end and canvas[text_tokens] in self.session.end_token_ids)
+
     def _stats(self) -> ChoiceCost:
         now = time.monotonic()
         result, settings = self._result, self.session.settings
-        canvas = result.returned_canvas
-        text_tokens = self._detokenizer.num_text_tokens(canvas)
-        has_end = not self._detokenizer.stopped and text_tokens < len(canvas)
-        ended = has_end and canvas[text_tokens] in self.session.end_token_ids
-        tokens = result.num_generated(text_tokens + ended)
+        tokens = result.num_generated(self._num_returned)
         return ChoiceCost(
             steps=result.steps,
             forwards=result.forwards,

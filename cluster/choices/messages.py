@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
+from lopa_ray.decoding.trajectory import Trajectory
 from lopa_ray.engine.session_factory import Prompt
 from lopa_ray.text.tool_format import ToolCall
 
@@ -219,6 +220,7 @@ class ChoiceFinished:
     reasoning_tokens: int = 0  # tokens that `reasoning` has when it is encoded
     tool_calls: tuple[ToolCall, ...] = ()
     trace: tuple[Mapping[str, Any], ...] = field(default=())  # events in Chrome's trace format
+    trajectory: Trajectory | None = None  # with the setting `trajectory`
 
 
 ChoicesOutput: TypeAlias = RequestAccepted | TextDelta | ChoiceCanvas | ChoiceFinished

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lopa_ray.decoding.branch_confidence import parse_metric
-from lopa_ray.decoding.result import TraceStep
+from lopa_ray.decoding.trace import TraceStep
 
 if TYPE_CHECKING:
     from lopa_ray.decoding.session import DecodeSession
@@ -57,7 +57,7 @@ class CanvasRenderer:
         self._decided_in: dict[int, int] = {}
 
     def next_frame(self, step: TraceStep) -> CanvasFrame:
-        step.update(self._decided_in, lambda _: step.step)
+        step.update(self._decided_in, lambda *_: step.step)
         answer = range(self._prompt_len, self._prompt_len + len(step.canvas))
         return CanvasFrame(step, tuple(self._decided_in.get(position, 0) for position in answer))
 

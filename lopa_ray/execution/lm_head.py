@@ -25,6 +25,7 @@ from lopa_ray.model.config_json.special_tokens import NO_MASK
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import shard_range
 from lopa_ray.protocol.scoring import (
+    DRAW_COLUMNS,
     MAX_DRAFT_BEAMS,
     MAX_DRAFT_DEPTH,
     MEMORY_COLUMNS,
@@ -99,7 +100,8 @@ class LMHead:
         `on_logits` is called with the logits of all N rows, part by part in order, and their numbers. `drafts`: what
         the draft head is asked for. Returns one flat
         fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their log-probabilities,
-        [2, rows, M], and if a rule asks more of the rows that of all rows, [N, columns]."""
+        [2, rows, M], and if a rule asks more of the rows that of all rows, [N, columns], and at last their
+        draws, [N, 2], if they are asked for."""
         scores, tops = [], []
         width = max(MEMORY_COLUMNS[group.kind.memory] for group in groups)
         if drafts is not None:
@@ -107,6 +109,7 @@ class LMHead:
         memory = columns.score_numbers  # not used, so that other steps launch nothing for it
         if width:
             memory = memory.new_zeros(groups[-1].rows.stop, width)
+        draws: Tensor | None = None
         allowed_tokens = self._unpack(columns.bitmasks)
         for group in groups:
             ids, logprobs = [], []
@@ -124,6 +127,10 @@ class LMHead:
                     compared = self._compare(logits, group, columns, rows, chunk)
                     memory[chunk, : compared.shape[1]] = compared
                 scored = self._score_rows(logits, group, columns, chunk, allowed_tokens, memory)
+                if scored.draws is not None:
+                    if draws is None:
+                        draws = columns.score_numbers.new_zeros(groups[-1].rows.stop, DRAW_COLUMNS)
+                    draws[chunk] = scored.draws.double()
                 per_row = (scored.tokens, scored.probabilities, scored.logprobs, scored.scores)
                 scores.append(torch.stack([column.double() for column in per_row], dim=1))
                 ids.append(scored.top_tokens.double())
@@ -132,7 +139,8 @@ class LMHead:
         if drafts is not None:
             tokens = torch.cat([part[:, 0] for part in scores]).to(torch.int64)
             self._draft(drafts, tokens, columns, rows, memory)
-        parts = [part.flatten() for part in (*scores, *tops, *([memory] if width else ()))]
+        asked = [*([memory] if width else ()), *(() if draws is None else [draws])]
+        parts = [part.flatten() for part in (*scores, *tops, *asked)]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _draft(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lopa_ray.protocol.plan import Commit, Fill
 
@@ -21,6 +21,15 @@ class BlockView:
     complete: bool
 
 
+class Draw(NamedTuple):
+    """What a pass drew at a position, and the distribution that it drew from: the softmax at the request's temperature
+    (1 where that is 0), after penalties and biases, top-p and top-k, over the tokens that may stand there."""
+
+    token: int
+    logprob: float
+    entropy: float  # in nats
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One position with the token that it got, and the scores of that token in the pass that chose it. Of several
@@ -34,6 +43,9 @@ class Decision:
     """Log-probability under the plain softmax, like `top_logprobs`."""
     top_logprobs: tuple[tuple[int, float], ...]
     """The most likely (token, log-probability); empty unless asked for."""
+    draw: Draw | None = None
+    """The draw in the pass that chose the token, if `SamplingParams.draws` asks for it; of a rule that puts in another
+    token, not the draw of this token."""
 
     @property
     def fill(self) -> Fill:

@@ -67,6 +67,8 @@ MEMORY_COLUMNS: dict[type[Memory], int] = {
 }
 """Columns of `BranchReport.memory`."""
 
+DRAW_COLUMNS = 2  # columns of `BranchReport.draws`
+
 
 @dataclass(frozen=True, slots=True)
 class ChooseTokens:

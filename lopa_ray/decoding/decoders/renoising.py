@@ -216,8 +216,8 @@ class RenoisingSession(DecodeSession):
         )
 
     def _denoise(self, report: BranchReport) -> list[Decision]:
-        """Take in a call on the canvas. Returns the positions whose most likely token has changed, or after the last
-        call, whose probabilities count, all that are not given."""
+        """Take in a call on the canvas. Returns the positions whose most likely token has changed; after a draft's last
+        call, whose probabilities are what a read is for, all that are not given."""
         span, given = self._span, self.given.tokens
         self._calls += 1
         likely = self._laid(given, report.top_tokens[:, 0].tolist())
@@ -226,7 +226,7 @@ class RenoisingSession(DecodeSession):
         entropies = -report.scores[free]
         is_final = self._is_final(likely, entropies)
         in_answer = [at for at in free if span.start + at < self.max_len]
-        decided = [at for at in in_answer if is_final or likely[at] != before[at]]
+        decided = [at for at in in_answer if likely[at] != before[at] or (is_final and self.draft)]
         self._likely = [*self._likely, likely]
         if is_final:
             # The signal of a canvas's last call conditions none.

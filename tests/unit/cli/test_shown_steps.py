@@ -17,8 +17,8 @@ from cluster.cli import app
 from cluster.cli.watch import CanvasRenderer
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.indel import IndelSettings
-from lopa_ray.decoding.result import TraceRuleStep, TraceStep
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.trace import TraceRuleStep, TraceStep
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.outcome import Decision, Shift
 from support.paths import MODELS

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from lopa_ray.decoding.decoders.indel import IndelSettings
 from lopa_ray.decoding.decoders.indel_block import IndelBlock, IndelRule
-from lopa_ray.decoding.result import trace_step
+from lopa_ray.decoding.trace import trace_step
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.vocabulary import Vocabulary
@@ -148,7 +148,7 @@ def test_traces_say_where_each_token_has_come_from(prompt, wanted, model):
     entries: dict[int, tuple[int, float]] = {}
     for step in steps:
         traced = trace_step(step.plan, step.outcome)
-        traced.update(entries, lambda decision: (decision.token, decision.logprob))
+        traced.update(entries, lambda _, decision: (decision.token, decision.logprob))
         canvas = dict(enumerate(step.outcome.canvas, len(prompt)))
         assert {at: token for at, (token, _) in entries.items()} == {
             at: token for at, token in canvas.items() if token != MASK
