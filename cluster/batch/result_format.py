@@ -12,7 +12,7 @@ from rich.table import Table
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.model_settings import ModelSettings
-from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.branch_budget import BranchSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.execution.number_format import number_format
@@ -35,7 +35,7 @@ def result_as_dict(result: GenerationResult, settings: GenerationSettings) -> di
         "tps": round(result.tps, 2),
         "seconds": round(result.seconds, 4),
         "decoder": settings.decoder,
-        "num_branches": settings.num_branches if isinstance(settings, LookaheadSettings) else 1,
+        "num_branches": settings.num_branches if isinstance(settings, BranchSettings) else 1,
         **({} if result.trajectory is None else {"trajectory": asdict(result.trajectory)}),
     }
 

@@ -82,7 +82,7 @@ class Trajectory:
     seed: int
     decoder: str
     settings: dict[str, Any]
-    """The settings that were set; of exact drafts those of one branch, which decode the same."""
+    """The settings that are not defaults; of exact drafts those of one branch, which decode the same."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -152,6 +152,7 @@ class TrajectoryBuilder:
             settings = settings.of_one_branch()
         if settings.suffix:  # the canvas has it behind what the request asked for
             settings = settings.replace(max_new_tokens=self._session.given.holes[0].stop)
+        other = settings.model_dump(mode="json", exclude_defaults=True)
         return Trajectory(
             prompt_token_ids=list(self._session.prompt),
             token_ids=[canvas[at] for at in offsets],
@@ -172,7 +173,11 @@ class TrajectoryBuilder:
             weight_version=0,
             seed=settings.seed,
             decoder=settings.decoder,
-            settings=settings.given("json"),
+            settings={
+                name: value
+                for name, value in settings.given("json").items()
+                if name in other or name == "decoder"
+            },
         )
 
     @property

@@ -58,7 +58,9 @@ def dare_response(trajectory: Trajectory) -> dict[str, Any]:
         raise _refused("decoder", trajectory.decoder, "has blocks that begin behind the prompt, or none")
     if trajectory.edits:
         raise _refused("decoder", trajectory.decoder, "has edited tokens")
-    if 0 in replay.step_map or not replay.stop:
+    if not replay.stop:
+        raise _refused("max_new_tokens", "an empty answer", "has no step to replay: ask for tokens")
+    if 0 in replay.step_map:
         raise _refused(
             "stop_at_eos",
             "an answer",

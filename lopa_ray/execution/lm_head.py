@@ -160,8 +160,8 @@ class LMHead:
         hidden = rows.index_select(0, columns.score_rows[last])
         drafted = memory.new_zeros(len(last), 2, MAX_DRAFT_BEAMS, MAX_DRAFT_DEPTH)
         ids, probabilities = self._draft_head(hidden, tokens[last], self._embed, drafts.beams, drafts.depth)
-        drafted[:, 0, : drafts.beams, : drafts.depth] = ids
-        drafted[:, 1, : drafts.beams, : drafts.depth] = probabilities
+        drafted[:, 0, : ids.shape[1], : drafts.depth] = ids
+        drafted[:, 1, : ids.shape[1], : drafts.depth] = probabilities
         memory[last, : drafted[0].numel()] = drafted.flatten(1)
 
     def _compare(

@@ -16,6 +16,10 @@ from lopa_ray.model.families.family import published_rows
 from lopa_ray.model.families.native import family_of
 from lopa_ray.model.weights import Weights, meta_model
 
+DRAFT_HEAD_PREFIX = "draft_head."
+"""Of the parameters of a model's draft head."""
+_SCORES = f"{DRAFT_HEAD_PREFIX}scores.weight"
+
 
 def with_draft_adapter(
     weights: Weights, config: NativeConfig, folder: Path, *, dtype: torch.dtype, device: torch.device | str
@@ -79,33 +83,21 @@ def with_draft_head(
     file = folder / DRAFT_HEAD
     stored, model = TensorFiles.scan([file]), meta_model(config, dtype)
     head = {
-        name.removeprefix(_PREFIX): tuple(parameter.shape)
+        name.removeprefix(DRAFT_HEAD_PREFIX): tuple(parameter.shape)
         for name, parameter in model.named_parameters()
-        if name.startswith(_PREFIX) and name != SCORES
+        if name.startswith(DRAFT_HEAD_PREFIX) and name != _SCORES
     }
-    tokens = (
-        stored.read_tensor("tokens", (torch.int64, torch.int32)).long() if "tokens" in stored.files else None
-    )
-    fits = (
-        stored.shapes == head
-        and tokens is not None
-        and tokens.min() >= 0
-        and tokens.max() < config.vocab_size
-    )
-    if tokens is None or not fits:
+    tokens = stored.read_tensor("tokens", (torch.int64, torch.int32)).long()
+    if stored.shapes != head or any(not 0 <= token < config.vocab_size for token in tokens.tolist() or [-1]):
         raise CheckpointError(
             f"{file}: got tensors {stored.shapes}; need {head}, and tokens below {config.vocab_size}: it is another "
             "model's draft head, so remove it"
         )
-    yield f"{_PREFIX}tokens", tokens.to(device)
+    yield f"{DRAFT_HEAD_PREFIX}tokens", tokens.to(device)
     for name, tensor in stored.read_tensors(name for name in head if name != "tokens"):
-        yield f"{_PREFIX}{name}", tensor.to(device=device, dtype=dtype)
+        yield f"{DRAFT_HEAD_PREFIX}{name}", tensor.to(device=device, dtype=dtype)
     lm_head = "embed.weight" if config.tie_word_embeddings else "lm_head.weight"
     for name, tensor in weights:
         if name == lm_head:
-            yield SCORES, tensor[tokens.to(tensor.device)]
+            yield _SCORES, tensor[tokens.to(tensor.device)]
         yield name, tensor
-
-
-_PREFIX = "draft_head."
-SCORES = f"{_PREFIX}scores.weight"

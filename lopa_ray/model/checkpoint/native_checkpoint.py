@@ -15,6 +15,7 @@ from torch import Tensor
 from lopa_ray.errors import CheckpointError
 from lopa_ray.kernels.fp8 import FP8
 from lopa_ray.model.checkpoint.config_files import CONFIG, load_config
+from lopa_ray.model.checkpoint.draft_weights import DRAFT_HEAD_PREFIX
 from lopa_ray.model.checkpoint.generation_defaults import GENERATION
 from lopa_ray.model.checkpoint.lora import LoraAdapter
 from lopa_ray.model.checkpoint.stored_fp8 import SAVED_SCALE_NAME, WEIGHT_DTYPES, StoredFp8
@@ -114,8 +115,8 @@ def read_weights(
 
 def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> None:
     """Write `model` to the folder `path` as a published checkpoint with weights in `dtype`: config.json,
-    generation_config.json and one model.safetensors, which is moved into place, so an interrupted save leaves the old
-    one whole. Weights in fp8 have the layout of compressed-tensors, with a scale per channel. Raises CheckpointError
+    generation_config.json and one model.safetensors, without a draft head, which is moved into place, so an interrupted
+    save leaves the old one whole. Weights in fp8 have the layout of compressed-tensors, with a scale per channel. Raises CheckpointError
     for a model whose fp8 has other scales, and for a dtype that is not supported."""
     check_dtype(dtype)
     if model.config.fp8 is not None and model.config.fp8.block is not None:
@@ -127,6 +128,8 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
+        if name.startswith(DRAFT_HEAD_PREFIX):  # it has a file of its own
+            continue
         rows = as_rows(name, parameter.detach())
         parts = published_rows(family, model.config, name, rows.shape[0])
         for part, piece in zip(parts, rows.split(list(parts.values())), strict=True):

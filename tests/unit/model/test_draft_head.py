@@ -146,6 +146,19 @@ def test_right_drafts_are_taken_from_the_row_after_the_accepted_tokens(
     assert drafted.steps == 1 + -(-(LENGTH - 1) // tokens_per_step)
 
 
+def test_a_head_may_have_fewer_tokens_than_beams(engine: LocalEngine, tmp_path: Path) -> None:
+    small = with_random_head(TINY, tmp_path / "small")
+    file = small / "draft_head.safetensors"
+    save_file({**load_file(file), "tokens": torch.tensor([3, 7])}, file)
+    chosen = SelfSpeculationSettings(block_size=5, num_branches=4, max_new_tokens=LENGTH)
+    assert (
+        generated(engine_of(small), [5, 2], chosen).token_ids == generated(engine, [5, 2], chosen).token_ids
+    )
+    save_file({**load_file(file), "tokens": torch.zeros(0, dtype=torch.int64)}, file)
+    with pytest.raises(CheckpointError, match="another model's draft head"):
+        engine_of(small)
+
+
 def test_a_head_of_another_model_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     other = with_random_head(TINY, tmp_path / "other")
     file = other / "draft_head.safetensors"
