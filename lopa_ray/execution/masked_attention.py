@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.attention import SDPA_ATTENTION, LaneAttention
+from lopa_ray.execution.attention import SDPA_ATTENTION, LaneAttention, reads_no_cache
 from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.packing import Packing
@@ -58,9 +58,12 @@ class MaskedAttention:
             for lane, first, end in zip(packing.lanes, packing.first_rows, ends, strict=False)
             if first < end
         ]
-        long = [lane for lane in lanes if lane.num_rows > MAX_ROWS]
+        long, short_lanes = [], []
+        for lane in lanes:
+            is_long = lane.num_rows > MAX_ROWS or reads_no_cache(cache, lane.lane)
+            (long if is_long else short_lanes).append(lane)
         self.lanes.clear(cache, [lane for lane, _, _ in long])
-        short = parts([lane for lane in lanes if lane.num_rows <= MAX_ROWS])
+        short = parts(short_lanes)
         calls = [masked_call(cache, columns, part, packing.options.heads_per_kv_head) for part in short]
         if len(calls) == 1 and calls[0].rows == slice(0, packing.rows_bucket):
             return calls[0]

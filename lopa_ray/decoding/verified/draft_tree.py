@@ -155,7 +155,7 @@ def fits(current: Draft, draft: Draft) -> bool:
     if current.base.exact_cache:
         return draft_plan.start >= plan.start
     same_cache = (draft_plan.start, draft_plan.cached) == (plan.start, plan.cached)
-    return same_cache and draft_plan.commit is None
+    return draft_plan.commit is None and (same_cache or not draft_plan.cached)
 
 
 def _scoring_state(session: FillingSession[Any]) -> FillingSession[Any] | None:

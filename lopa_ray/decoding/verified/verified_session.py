@@ -74,18 +74,30 @@ class VerifiedSession(DecodeSession):
         budget = CostBudget.of(self.settings, self.load, num_branches, rows)
         budget.take(anchor.probability)
         self._drafts = [anchor, *self._tree.drafts(anchor, self._states, budget)][: budget.num_branches]
-        plan, mask = anchor.plan, self.vocabulary.mask_token_id
-        length = max(draft.plan.branches[0].stop for draft in self._drafts) - plan.start
+        plan = anchor.plan
+        start = min(draft.plan.start for draft in self._drafts)
         bitmasks: dict[bytes, int] = {}
         return replace(
             plan,
             step=self.steps + 1,
-            canvas=plan.canvas + (mask,) * (length - len(plan.canvas)),
+            start=start,
+            canvas=self._whole_canvas(),
             branches=tuple(self._branch(draft, plan.start, bitmasks) for draft in self._drafts),
             stage_shared=plan.stage_shared and len(self._drafts) == 1,
             commit=self._commit,
             token_bitmasks=tuple(bitmasks),
         )
+
+    def _whole_canvas(self) -> tuple[int, ...]:
+        """The current state's canvas, as far as any draft feeds it."""
+        anchor = self._drafts[0].plan
+        widest = max(self._drafts, key=lambda draft: (draft.plan.branches[0].stop, -draft.plan.start))
+        start, ids = widest.plan.start, list(widest.plan.canvas)
+        for position, _ in widest.fills:
+            if position >= start:
+                ids[position - start] = self.vocabulary.mask_token_id
+        before = ids[: max(0, anchor.start - start)]
+        return (*before, *anchor.canvas, *ids[anchor.start + len(anchor.canvas) - start :])
 
     @staticmethod
     def _branch(draft: Draft, start: int, bitmasks: dict[bytes, int]) -> Branch:
@@ -105,7 +117,14 @@ class VerifiedSession(DecodeSession):
             )
             scoring = replace(scoring, bitmask_ids=ids)
         fills = tuple(sorted(draft.fills))
-        return replace(branch, segments=segments, fills=fills, to_stage=to_stage, scoring=scoring)
+        return replace(
+            branch,
+            segments=segments,
+            fills=fills,
+            to_stage=to_stage,
+            scoring=scoring,
+            start=min(plan.start, start),
+        )
 
     # Verification
 
