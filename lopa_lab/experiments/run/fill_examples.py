@@ -101,7 +101,7 @@ class ObservedVerifiedSession(VerifiedSession):
         beyond = source.behind.union(position for position, _ in draft.fills - source.ahead)
         rows = np.array([report.row_of[position] for position in positions])
         tokens = np.array(report.tokens, np.int64)[rows]
-        return PendingExample(blocks, features(blocks, report, rows, beyond, source.key is None), tokens)
+        return PendingExample(blocks, features(blocks, report, rows, beyond), tokens)
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         """Only states that the rule was in become examples: other states are unlike those that it will be in."""

@@ -33,10 +33,9 @@ FEATURES = (
     "score less the block's best",
     "log of 1 + the number that the block fills at least",
     "the block's highest logit",
-    "K/V were committed since the report",
-    "1 over the distance to the nearest other token before it",
-    "1 over the distance to the nearest other token after it",
     "1 over 1 + the number of masks of the block before it",
+    "1 over the distance to the nearest token before it",
+    "1 over the distance to the nearest token after it",
 )
 
 OUTPUTS = ("passes the threshold", "is the fallback", "keeps its token")
@@ -100,7 +99,7 @@ class FillModel:
         except KeyError:
             return []
         rows = np.array(known, np.intp)
-        units = features(blocks, report, rows, beyond, state.key is None).dot(self._hidden)
+        units = features(blocks, report, rows, beyond).dot(self._hidden)
         units += self._hidden_bias
         units /= 1 + np.exp(-units)
         outputs = self._output.dot(units.T)  # [3, N], so that columns are contiguous
@@ -145,11 +144,7 @@ def report_features(state: EvaluatedState, threshold: float) -> ReportFeatures:
 
 
 def features(
-    blocks: Sequence[RuleBlock],
-    report: ReportFeatures,
-    rows: npt.NDArray[np.int64],
-    beyond: Iterable[int],
-    committed: bool,
+    blocks: Sequence[RuleBlock], report: ReportFeatures, rows: npt.NDArray[np.int64], beyond: Iterable[int]
 ) -> Floats:
     """The features of all masked positions of a state, float32 [N, F]; see `FEATURES`. `rows`: theirs in the report."""
     table = np.zeros((len(FEATURES), len(rows)), np.float32)  # rows are faster to write than columns
@@ -159,9 +154,8 @@ def features(
         distances = np.abs(report.positions.take(rows) - tokens_beyond[:, None])
         np.divide(1, np.minimum.reduce(distances), out=table[2])
         table[3] = math.log1p(len(tokens_beyond))
-    table[9] = committed
     positions = report.positions.take(rows)
-    (ends,) = np.diff(positions, prepend=-2, append=positions[-1] + 2).__ne__(1).nonzero()
+    (ends,) = (np.diff(positions, prepend=-2, append=positions[-1] + 2) != 1).nonzero()  # of runs of masks
     sizes = np.diff(ends)
     within = np.arange(len(rows)) - ends[:-1].repeat(sizes)
     np.divide(1, 1 + within, out=table[10])
@@ -169,7 +163,7 @@ def features(
     first = 0
     for block in blocks:
         of_block = table[:, first : first + len(block.positions)]
-        logits, scores, _, _, ranks, is_first, behind_best, least, highest, _, _, _, before = of_block
+        logits, scores, _, _, ranks, is_first, behind_best, least, highest, before, _, _ = of_block
         order = (-scores).argsort(kind="stable")
         best = order[0]
         ranks[order] = _reciprocals(len(order))
