@@ -81,23 +81,24 @@ class VerifiedSession(DecodeSession):
             plan,
             step=self.steps + 1,
             start=start,
-            canvas=self._whole_canvas(),
+            canvas=self._canvas_from(start),
             branches=tuple(self._branch(draft, plan.start, bitmasks) for draft in self._drafts),
             stage_shared=plan.stage_shared and len(self._drafts) == 1,
             commit=self._commit,
             token_bitmasks=tuple(bitmasks),
         )
 
-    def _whole_canvas(self) -> tuple[int, ...]:
-        """The current state's canvas, as far as any draft feeds it."""
-        anchor = self._drafts[0].plan
-        widest = max(self._drafts, key=lambda draft: (draft.plan.branches[0].stop, -draft.plan.start))
-        start, ids = widest.plan.start, list(widest.plan.canvas)
+    def _canvas_from(self, start: int) -> tuple[int, ...]:
+        """The current state's canvas from a position on, as far as any draft feeds it."""
+        anchor, mask = self._drafts[0].plan, self.vocabulary.mask_token_id
+        widest = max(self._drafts, key=lambda draft: draft.plan.branches[0].stop)
+        stop = widest.plan.branches[0].stop
+        ids = [*self.prompt, *widest.key.generated]
         for position, _ in widest.fills:
-            if position >= start:
-                ids[position - start] = self.vocabulary.mask_token_id
-        before = ids[: max(0, anchor.start - start)]
-        return (*before, *anchor.canvas, *ids[anchor.start + len(anchor.canvas) - start :])
+            ids[position] = mask
+        ids += [mask] * (stop - len(ids))
+        ids[anchor.start : anchor.start + len(anchor.canvas)] = anchor.canvas
+        return tuple(ids[start:stop])
 
     @staticmethod
     def _branch(draft: Draft, start: int, bitmasks: dict[bytes, int]) -> Branch:
