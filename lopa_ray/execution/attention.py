@@ -97,7 +97,8 @@ class LaneAttention:
 
 def reads_no_cache(cache: KVCache, lane: Lane) -> bool:
     """Whether a lane computes all that it sees, although positions are cached: it must not write over these."""
-    return not lane.start and bool(cache.committed[lane.slot])
+    sees_itself = not lane.start and all(seen <= lane.stop for _, seen in lane.segments)
+    return sees_itself and bool(cache.committed[lane.slot])
 
 
 SDPA_ATTENTION = LaneAttention(sdpa, causal_sdpa)
