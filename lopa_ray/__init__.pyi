@@ -31,19 +31,25 @@ from .decoding.decoders.self_speculation import SelfSpeculationSettings as SelfS
 from .decoding.decoders.vanilla import VanillaSettings as VanillaSettings
 from .decoding.decoders.wino import WinoSettings as WinoSettings
 from .decoding.lookahead_settings import LookaheadSettings as LookaheadSettings
-from .decoding.result import (
-    GenerationResult as GenerationResult,
+from .decoding.result import GenerationResult as GenerationResult
+from .decoding.session import DecodeSession as DecodeSession
+from .decoding.trace import (
     TraceBranch as TraceBranch,
     TraceRuleStep as TraceRuleStep,
     TraceStep as TraceStep,
 )
-from .decoding.session import DecodeSession as DecodeSession
+from .decoding.trajectory import Edit as Edit, ReplayedAnswer as ReplayedAnswer, Trajectory as Trajectory
 from .engine.async_base import AsyncEngine as AsyncEngine
 from .engine.base import Engine as Engine
 from .engine.config import Config as Config
 from .engine.decision_factory import DecisionTask as DecisionTask
 from .engine.generation_chunk import GenerationChunk as GenerationChunk
 from .engine.local import LocalEngine as LocalEngine
+from .engine.rollout_formats import (
+    dare_response as dare_response,
+    jetengine_output as jetengine_output,
+    tracerl_rows as tracerl_rows,
+)
 from .engine.session_factory import Prompt as Prompt, RequestSettings as RequestSettings
 from .errors import (
     ActorStartError as ActorStartError,
@@ -72,7 +78,12 @@ from .protocol.events import (
     RequestFailure as RequestFailure,
     RequestStep as RequestStep,
 )
-from .protocol.outcome import BlockView as BlockView, Decision as Decision, StepOutcome as StepOutcome
+from .protocol.outcome import (
+    BlockView as BlockView,
+    Decision as Decision,
+    Draw as Draw,
+    StepOutcome as StepOutcome,
+)
 from .protocol.plan import Plan as Plan
 from .text.tokenizer import Tokenizer as Tokenizer
 

@@ -21,7 +21,8 @@ from cluster.batch.openai_line import OpenAIWork
 from cluster.batch.result_format import StepRecorder, result_as_dict
 from cluster.openai.errors import ApiError, api_error
 from lopa_ray.decoding.request_session import RequestSession
-from lopa_ray.decoding.result import ResultBuilder, trace_step
+from lopa_ray.decoding.result import ResultBuilder
+from lopa_ray.decoding.trace import trace_step
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure, RequestStep

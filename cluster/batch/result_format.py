@@ -13,7 +13,8 @@ from rich.table import Table
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
-from lopa_ray.decoding.result import GenerationResult, TraceStep
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.execution.number_format import number_format
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def result_as_dict(result: GenerationResult, settings: GenerationSettings) -> di
         "seconds": round(result.seconds, 4),
         "decoder": settings.decoder,
         "num_branches": settings.num_branches if isinstance(settings, LookaheadSettings) else 1,
+        **({} if result.trajectory is None else {"trajectory": asdict(result.trajectory)}),
     }
 
 

@@ -25,8 +25,9 @@ from cluster.choices.messages import (
     TextDelta,
     TokenLogprob,
 )
-from lopa_ray.decoding.result import ResultBuilder, TraceStep
+from lopa_ray.decoding.result import ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Fill
@@ -92,8 +93,8 @@ class ChoiceState:
         now, outcome = time.monotonic(), event.outcome
         step = self._result.add_step(event.plan, outcome)
         self._add_stats(event, step, now)
-        step.update(self._decisions, lambda decision: decision)
-        step.update(self._decided_at_step, lambda _: step.step)
+        step.update(self._decisions, lambda _, decision: decision)
+        step.update(self._decided_at_step, lambda *_: step.step)
         if self._request.stream_canvas:
             yield self._snapshot(step, outcome.considered, now)
         finished = outcome.finish_reason is not None
@@ -156,6 +157,7 @@ class ChoiceState:
             reasoning_tokens=len(self._tokenizer.encode_markup(answer.reasoning)),
             tool_calls=tuple(answer.tool_calls),
             trace=tuple(self._trace_events),
+            trajectory=self._result.trajectory(self._num_returned),
         )
 
     # Statistics
@@ -194,14 +196,18 @@ class ChoiceState:
             }  # fmt: skip
             at += phase_seconds[phase]
 
+    @property
+    def _num_returned(self) -> int:
+        """Tokens of the returned canvas up to the answer's end, or to its stop text."""
+        canvas = self._result.returned_canvas
+        text_tokens = self._detokenizer.num_text_tokens(canvas)
+        has_end = not self._detokenizer.stopped and text_tokens < len(canvas)
+        return text_tokens + (has_end and canvas[text_tokens] in self.session.end_token_ids)
+
     def _stats(self) -> ChoiceCost:
         now = time.monotonic()
         result, settings = self._result, self.session.settings
-        canvas = result.returned_canvas
-        text_tokens = self._detokenizer.num_text_tokens(canvas)
-        has_end = not self._detokenizer.stopped and text_tokens < len(canvas)
-        ended = has_end and canvas[text_tokens] in self.session.end_token_ids
-        tokens = result.num_generated(text_tokens + ended)
+        tokens = result.num_generated(self._num_returned)
         return ChoiceCost(
             steps=result.steps,
             forwards=result.forwards,
@@ -243,8 +249,11 @@ class ChoiceState:
                 CanvasRuleStep(
                     rule_step.branch,
                     tuple(position - prompt for position, _ in rule_step.fills),
-                    tuple((None if at is None else at - prompt, to - prompt) for at, to in rule_step.moves),
-                    tuple(position - prompt for position in rule_step.deletions),
+                    tuple(
+                        (None if at is None else at - prompt, to - prompt) for at, to in rule_step.shift.moves
+                    ),
+                    tuple(position - prompt for position in rule_step.shift.inserted),
+                    tuple(position - prompt for position in rule_step.shift.deletions),
                 )
                 for rule_step in step.rule_steps
             ),

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
+from lopa_ray.decoding.trajectory import Trajectory
 from lopa_ray.engine.session_factory import Prompt
 from lopa_ray.text.tool_format import ToolCall
 
@@ -136,8 +137,9 @@ class CanvasRuleStep:
     positions: tuple[int, ...]
     """Indices into `cells` of its fills."""
     moves: tuple[tuple[int | None, int], ...] = ()
-    """What insertions and deletions have moved before the fills: the index where it was (null: it is a new mask), and
-    the index where it is."""
+    """Of all that moved before the fills the index where it was (null: it is a new mask), and where it is."""
+    inserted: tuple[int, ...] = ()
+    """Indices of the masks among these that were inserted between others."""
     deletions: tuple[int, ...] = ()
     """Indices of the cells before which tokens were deleted."""
 
@@ -216,6 +218,7 @@ class ChoiceFinished:
     reasoning_tokens: int = 0  # tokens that `reasoning` has when it is encoded
     tool_calls: tuple[ToolCall, ...] = ()
     trace: tuple[Mapping[str, Any], ...] = field(default=())  # events in Chrome's trace format
+    trajectory: Trajectory | None = None  # with the setting `trajectory`
 
 
 ChoicesOutput: TypeAlias = RequestAccepted | TextDelta | ChoiceCanvas | ChoiceFinished

@@ -23,7 +23,7 @@ from cluster.batch.storage import compression_of
 from cluster.cli.watch import Watcher
 from cluster.command_line.exit_status import FAILED, error_exit
 from cluster.command_line.progress import ShownTask, totals
-from lopa_ray.decoding.result import TraceStep
+from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError, SettingsError
 from lopa_ray.text_input import decode_text
@@ -97,7 +97,7 @@ def _show_decided(stack: ExitStack, session: DecodeSession) -> OnStep:
     decided: dict[int, bool] = {}
 
     def listen(_index: int, step: TraceStep) -> None:
-        step.update(decided, lambda _: True)
+        step.update(decided, lambda *_: True)
         task.move_to(len(decided))
 
     return listen

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lopa_ray.decoding.branch_confidence import parse_metric
-from lopa_ray.decoding.result import TraceStep
+from lopa_ray.decoding.trace import TraceStep
 
 if TYPE_CHECKING:
     from lopa_ray.decoding.session import DecodeSession
@@ -57,7 +57,7 @@ class CanvasRenderer:
         self._decided_in: dict[int, int] = {}
 
     def next_frame(self, step: TraceStep) -> CanvasFrame:
-        step.update(self._decided_in, lambda _: step.step)
+        step.update(self._decided_in, lambda *_: step.step)
         answer = range(self._prompt_len, self._prompt_len + len(step.canvas))
         return CanvasFrame(step, tuple(self._decided_in.get(position, 0) for position in answer))
 
@@ -85,17 +85,17 @@ class CanvasRenderer:
 
     def canvas(self, frame: CanvasFrame) -> Text:
         """The answer as it stands: tokens coloured by step, the newest bold; given tokens are plain. Marks stand for
-        new masks between tokens, and where tokens were deleted."""
-        text, rule_steps, first = Text(), frame.step.rule_steps, self._prompt_len
-        emptied = {to - first for step in rule_steps for source, to in step.moves if source is None}
-        deletions = {position - first for step in rule_steps for position in step.deletions}
+        inserted masks, and where tokens were deleted."""
+        text, shifts = Text(), [step.shift for step in frame.step.rule_steps]
+        inserted = {position - self._prompt_len for shift in shifts for position in shift.inserted}
+        deletions = {position - self._prompt_len for shift in shifts for position in shift.deletions}
         for at, (token, decided_in) in enumerate(zip(frame.step.canvas, frame.decided_in, strict=True)):
             if at in deletions:
                 text.append(DELETION_SYMBOL, "red")
             if at in self._given:
                 text.append(self._token_text(token))
             elif not decided_in:
-                text.append(*((INSERTION_SYMBOL, "green") if at in emptied else (MASK_SYMBOL, "dim")))
+                text.append(*((INSERTION_SYMBOL, "green") if at in inserted else (MASK_SYMBOL, "dim")))
             else:
                 style = step_colour(decided_in) + (" bold underline" if decided_in == frame.step.step else "")
                 text.append(self._token_text(token), "dim" if token == self._eos_token_id else style)

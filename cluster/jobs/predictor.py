@@ -7,6 +7,7 @@ dataset.map_batches(
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ RESULT_TYPES = {
     "seconds": "double",
     "decoder": "string",
     "num_branches": "string",  # a number or auto
+    "trajectory": "string",  # as JSON, with the setting `trajectory`
     "error": "string",
 }
 """Columns that a result adds, with pyarrow's names of their types; `list` is one of int64."""
@@ -86,5 +88,10 @@ class LopaPredictor:
             if output.error:
                 rows.append({"error": output.error})
             else:
-                rows.append({**output.row, "num_branches": str(output.row["num_branches"])})
+                trajectory = output.row.get("trajectory")
+                changed = {
+                    "num_branches": str(output.row["num_branches"]),
+                    "trajectory": trajectory and json.dumps(trajectory),
+                }
+                rows.append({**output.row, **changed})
         return with_columns(table, self._prefix, RESULT_TYPES, rows)

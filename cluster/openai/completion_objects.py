@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from cluster.choices.messages import ChoiceCanvas, ChoiceCost, ChoiceFinishReason, Cost
 from cluster.openai.response_model import ResponseModel
+from lopa_ray.decoding.trajectory import Trajectory
 
 
 class Trace(ResponseModel):
@@ -105,6 +106,8 @@ class ChatChoice(ResponseModel):
     finish_reason: ChoiceFinishReason | None
     """Null only for what a deadline cut off."""
     lopa: ChoiceCost
+    trajectory: Trajectory | None = None
+    """How the answer came about, if it was asked for."""
 
 
 class ChatCompletion(WholeCompletion):
@@ -143,6 +146,8 @@ class ChatChunkChoice(ResponseModel):
     finish_reason: ChoiceFinishReason | None
     lopa: ChoiceCost | None = None
     """The cost, in the choice's last chunk."""
+    trajectory: Trajectory | None = None
+    """In the last chunk, if it was asked for."""
 
 
 class ChatChunk(AnyChunk):
@@ -171,6 +176,8 @@ class TextChoice(ResponseModel):
     """Null in chunks but the last, and for what a deadline cut off."""
     lopa: ChoiceCost | None = None
     """The cost, with the choice's end."""
+    trajectory: Trajectory | None = None
+    """How the answer came about, with its end, if it was asked for."""
 
 
 class Completion(WholeCompletion):

@@ -19,7 +19,7 @@ def indel_settings(recorded: RowSettings) -> tuple[type[IndelSettings], dict[str
     """The answer has whole blocks, counted from position 0."""
     pop, prompt = recorded.pop, len(token_ids(recorded.row, "prompt"))
     block, length = pop("block_size", int), pop("max_new_tokens", int)
-    # Rows of another scheduler have the same calls, and masks in a prompt are refused here.
+    # Neither another scheduler nor masks in the prompt change anything.
     pop("fdfo", bool, default=False), pop("explicit_prompt_mask", bool, default=False)
     thresholds = {
         "confidence_threshold": recorded.pop_threshold("threshold", default=None),
@@ -50,7 +50,7 @@ def compare_indels(case: Case, run: ReplayedRun) -> Iterator[Difference]:
         yield from check("ids after", number, call["y"][-len(answer) :], list(answer))
         first = max(start, run.prompt_len)
         moves, writes = _moves_and_writes(call, range(first, start + length), run.mask_token_id)
-        moved = [list(move) for step in outcome.rule_steps for move in step.moves]
+        moved = [list(move) for step in outcome.rule_steps for move in step.shift.moves]
         yield from check("moves", number, moves, moved)
         yield from check("writes", number, writes, dict(outcome.fills))
         yield from check(

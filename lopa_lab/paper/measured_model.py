@@ -14,8 +14,9 @@ from lopa_lab.evaluation.harness_model import LopaRayLM
 from lopa_lab.evaluation.harness_requests import begin_token_id, parse_generation
 from lopa_lab.requests import answered
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.result import GenerationResult, TraceStep
+from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.engine.config import Config
 
 

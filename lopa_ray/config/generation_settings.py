@@ -110,6 +110,10 @@ class GenerationSettings(StrictModel):
     )
     """How many of the most likely tokens the trace lists per position."""
 
+    trajectory: Literal[False, True, "entropies"] = False
+    """Whether the result says how the answer came about: the step that decided each token, with log-probabilities, for
+    trainers. entropies: also of each distribution. See `Trajectory`."""
+
     guided_regex: Annotated[str | None, HttpField(fields="guided_regex")] = None
     """The answer's text is what this regular expression (Rust's syntax) matches as a whole."""
 

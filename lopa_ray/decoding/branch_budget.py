@@ -46,6 +46,10 @@ class BranchSettings(GenerationSettings):
         """Whether measured costs decide the number of branches. No token may depend on it then."""
         return self.num_branches == "auto"
 
+    def of_one_branch(self) -> Self:
+        """The settings without lookahead and guesses."""
+        return self.replace(num_branches=1)
+
     @field_validator("num_branches", mode="before")
     @classmethod
     def _number_or_auto(cls, value: Any) -> Any:

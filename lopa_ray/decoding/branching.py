@@ -11,7 +11,7 @@ import numpy as np
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.canvas import Canvas
-from lopa_ray.protocol.outcome import Decision
+from lopa_ray.protocol.outcome import Decision, Draw
 from lopa_ray.protocol.plan import Fill
 from lopa_ray.protocol.step_report import BranchReport
 
@@ -31,7 +31,8 @@ class PositionScore(NamedTuple):
         tops: tuple[tuple[int, float], ...] = ()
         if report.top_tokens.size:
             tops = tuple(zip(report.top_tokens[at].tolist(), report.top_logprobs[at].tolist(), strict=True))
-        return Decision(position, token, self.probability, logprob, tops)
+        draw = Draw(token, *report.draws[at].tolist()) if report.draws.size else None
+        return Decision(position, token, self.probability, logprob, tops, draw)
 
 
 Scores: TypeAlias = dict[int, PositionScore]  # position → its scores

@@ -22,7 +22,7 @@ from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.planned_branch import CanvasT, PlannedBranch, Window
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.unmasking_rules import RuleBlock
-from lopa_ray.protocol.outcome import BlockView, Decision, Move, RuleStep, StepOutcome
+from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, Shift, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Fill, Plan, Segment
 from lopa_ray.protocol.scoring import ChooseTokens, Memory
 from lopa_ray.protocol.step_report import BranchReport
@@ -68,15 +68,11 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """Whether steps score decided tokens too, and may edit them. See `Plan.scores_decided`."""
         return False
 
-    _moves: tuple[Move, ...] = ()  # what the last `choose` has moved on the canvas
+    _shift = Shift()  # what the last `choose` has moved on the canvas
 
     def _edits(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         """The decided tokens that a step replaces, after its fills."""
         return []
-
-    def _adopt(self, won: PlannedBranch[CanvasT]) -> None:
-        """Go on from the canvas of the winner."""
-        self._canvas = won.canvas
 
     def _forkable(self, scores: Scores) -> Scores:
         """The positions that forks may fill, and the scores of what they fill there."""
@@ -205,14 +201,12 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
             # What is given is like the prompt: no step edits it.
             given = self.given.tokens
             scores = {p: score for p, score in scores.items() if p - len(self.prompt) not in given}
-        self._adopt(won)
+        self._canvas = won.canvas
         filled = self.choose(scores, constraint_state)
         self._canvas.set_tokens(decision.fill for decision in filled)
         masked = self._forkable(scores)
         if self._fills_last_mask and len(masked) == 1:
-            last = filter_by_constraint(
-                constraint_state, [score.decision for score in masked.values()], scores
-            )
+            last = filter_by_constraint(constraint_state, [s.decision for s in masked.values()], masked)
             last += self._ended(last, constraint_state)
             self._canvas.set_tokens(decision.fill for decision in last)
             filled += last
@@ -224,7 +218,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
             winner=winner,
             confidences=confidences,
             adopted=won.fork.decisions,
-            rule_steps=(RuleStep(winner, tuple(filled), self._moves),),
+            rule_steps=(RuleStep(winner, tuple(filled), self._shift),),
             canvas=tuple(self.generated),
             blocks=self.block_views(),
             commit=self._commit,

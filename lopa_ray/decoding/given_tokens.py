@@ -106,6 +106,12 @@ class GivenTokens:
             return answer[: self.holes[0].stop]
         return self.whole_text(answer, end_token_ids) if self.tokens else answer
 
+    def returned_offsets(self, answer: Sequence[int], end_token_ids: Collection[int]) -> Sequence[int]:
+        """The offsets of `returned_text`."""
+        if self.tokens and self.setting != "suffix":
+            return self._text_offsets(answer, end_token_ids)
+        return range(len(self.returned_text(answer, end_token_ids)))
+
     def num_generated(
         self, answer: Sequence[int], end_token_ids: Collection[int], text_tokens: int | None = None
     ) -> int:

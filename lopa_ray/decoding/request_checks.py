@@ -32,8 +32,8 @@ def check_decoder(settings: GenerationSettings, vocabulary: Vocabulary, denoises
     raise SettingsError(f"decoder: got {settings.decoder}, which {why}", setting="decoder")
 
 
-def check_prompt(prompt: Sequence[int], vocabulary: Vocabulary) -> None:
-    """Raises PromptError for an empty prompt, ids outside the vocabulary, or mask tokens."""
+def check_prompt(prompt: Sequence[int], vocabulary: Vocabulary, keeps_masks: bool) -> None:
+    """Raises PromptError for an empty prompt, ids outside the vocabulary, or mask tokens that are not kept."""
     if not prompt:
         raise PromptError("the prompt is empty; give at least one token")
     for index, token in enumerate(prompt):
@@ -42,7 +42,7 @@ def check_prompt(prompt: Sequence[int], vocabulary: Vocabulary) -> None:
                 f"prompt token {index} is {token}, but the vocabulary has ids 0 to {vocabulary.size - 1}; "
                 "was it made with another tokenizer?"
             )
-        if token == vocabulary.mask_token_id:
+        if token == vocabulary.mask_token_id and not keeps_masks:
             raise PromptError(
                 f"prompt token {index} is the mask token ({token}), which stands for an empty position; remove it"
             )

@@ -16,7 +16,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -38,10 +38,12 @@ again."""
 class RequestSession(ABC):
     """One request, step by step. Steps change only attributes with an underscore and the attributes in `COUNTED`."""
 
+    keeps_prompt_masks: ClassVar[bool] = False  # whether masks in a prompt are tokens like others
+
     def __init__(self, prompt: Sequence[int], vocabulary: Vocabulary, max_new_tokens: int) -> None:
         """A request without `max_new_tokens` is finished before its first step. Raises PromptError for an empty prompt,
-        ids outside the vocabulary, or mask tokens in the prompt: the published decoders fill these or hang on them."""
-        check_prompt(prompt, vocabulary)
+        ids outside the vocabulary, or mask tokens in the prompt: most published decoders fill these or hang on them."""
+        check_prompt(prompt, vocabulary, self.keeps_prompt_masks)
         self.prompt = list(prompt)
         self.vocabulary = vocabulary
         self.max_len = len(prompt) + max_new_tokens  # positions that prompt and answer may take up at most

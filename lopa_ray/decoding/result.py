@@ -1,101 +1,16 @@
-"""Makes an answer from a canvas, and a result with its trace from plans and outcomes."""
+"""Makes an answer from a canvas, and a result with its trace and trajectory from plans and outcomes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from lopa_ray.decoding.given_tokens import final_part, length_through_end
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.protocol.outcome import BlockView, Decision, FinishReason, Move, StepOutcome
-from lopa_ray.protocol.plan import Fill, Plan
-
-Entry = TypeVar("Entry")
-
-
-@dataclass(frozen=True, slots=True)
-class TraceBranch:
-    """One evaluated branch: its fill set beyond the anchor's, its end, its branch confidence."""
-
-    fills: tuple[Fill, ...]
-    stop: int
-    confidence: float
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRuleStep:
-    """One application of the unmasking rule; a step of verified lookahead may have several."""
-
-    branch: int | None
-    """Index of the branch whose report the rule took; None: a report that an earlier step brought, or none."""
-    fills: tuple[Fill, ...]
-    moves: tuple[Move, ...] = ()
-    """Tokens that moved before the fills."""
-
-    @property
-    def deletions(self) -> tuple[int, ...]:
-        """Positions before which tokens were deleted."""
-        source_of: dict[int, int | None] = {target: source for source, target in self.moves}
-
-        def is_after_gap(source: int | None, target: int) -> bool:
-            before = source_of.get(target - 1, target - 1)
-            return source is not None and before is not None and source - before > 1
-
-        return tuple(move.target for move in self.moves if is_after_gap(*move))
-
-
-@dataclass(frozen=True, slots=True)
-class TraceStep:
-    """One step of a request. Positions are absolute."""
-
-    step: int
-    branches: tuple[TraceBranch, ...]
-    winner: int
-    """Index of the branch that the request goes on from; with verified lookahead the last accepted draft, or the
-    anchor."""
-    fills: tuple[Fill, ...]
-    """Filled or edited beyond the fill set that the winner of a comparison was evaluated with: the fills of
-    `rule_steps`."""
-    rule_steps: tuple[TraceRuleStep, ...]
-    """The fills of the unmasking rule, step by step."""
-    decided: tuple[Decision, ...]
-    """The decisions of the step, with probabilities: the fill set of the winner of a comparison, then `fills`."""
-    input_start: int
-    cached: int
-    """Cached positions that the step read."""
-    kept: int
-    """Positions whose K/V the step staged for the cache."""
-    blocks: tuple[BlockView, ...]
-    canvas: tuple[int, ...]
-    """Ids after the prompt as they stood after the step."""
-
-    @property
-    def depth(self) -> int:
-        return len(self.rule_steps)
-
-    @property
-    def accepted(self) -> tuple[int, ...]:
-        """Indices of the drafts whose reports the rule took after the report of the first branch, in this order."""
-        taken = (rule_step.branch for rule_step in self.rule_steps)
-        return tuple(dict.fromkeys(branch for branch in taken if branch is not None))[1:]
-
-    def update(self, entries: dict[int, Entry], new: Callable[[Decision], Entry]) -> None:
-        """Bring up to date what belongs to each decided position: `new` of what the step has decided; the others move
-        as their tokens do."""
-        adopted = len(self.decided) - len(self.fills)
-        entries |= {decision.position: new(decision) for decision in self.decided[:adopted]}
-        moves = [move for rule_step in self.rule_steps for move in rule_step.moves]
-        moved = {target: entries[source] for source, target in moves if source in entries}
-        for _, target in moves:
-            entries.pop(target, None)
-        entries |= moved | {decision.position: new(decision) for decision in self.decided[adopted:]}
-
-    def branch_name(self, index: int) -> str:
-        """ "anchor", or "+3" for the third branch next to it: a fork, or with verified lookahead a draft."""
-        if not self.branches[index].fills:
-            return "anchor"
-        return f"+{sum(bool(branch.fills) for branch in self.branches[: index + 1])}"
+from lopa_ray.decoding.trace import TraceStep, trace_step
+from lopa_ray.decoding.trajectory import Trajectory, TrajectoryBuilder
+from lopa_ray.protocol.outcome import FinishReason, StepOutcome
+from lopa_ray.protocol.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +36,8 @@ class GenerationResult:
     prompt_tokens: int
     """Tokens of the prompt, and tokens that the request gives of its answer."""
     trace: tuple[TraceStep, ...] = ()
+    trajectory: Trajectory | None = None
+    """How the answer came about, with the setting `trajectory`."""
 
     @property
     def tpf(self) -> float:
@@ -145,6 +62,7 @@ class ResultBuilder:
         self._session, self._given, self._end_token_ids = session, session.given, session.end_token_ids
         self._with_trace = with_trace
         self._trace: list[TraceStep] = []
+        self._trajectory = TrajectoryBuilder(session) if session.settings.trajectory else None
         self.steps = self.forwards = self.rule_steps = 0
         self.canvas: tuple[int, ...] = ()
         self.final_canvas: Sequence[int] = ()
@@ -159,6 +77,8 @@ class ResultBuilder:
         self.final_canvas = final_part(outcome.canvas, outcome.editable, len(self._session.prompt))
         self.finish_reason = outcome.finish_reason
         step = trace_step(plan, outcome)
+        if self._trajectory is not None:
+            self._trajectory.add_step(plan, step)
         if self._with_trace:
             self._trace.append(step)
         return step
@@ -179,6 +99,16 @@ class ResultBuilder:
         length = length_through_end(text, self._end_token_ids)
         return list(text if length is None else text[: length - 1])
 
+    def trajectory(self, num_tokens: int) -> Trajectory | None:
+        """The trajectory of an answer of which so many tokens are returned, if the settings ask for it."""
+        if self._trajectory is None:
+            return None
+        ends = self._end_token_ids
+        offsets = self._given.returned_offsets(self.canvas, ends)[:num_tokens]
+        length = length_through_end([self.canvas[at] for at in offsets], ends)
+        stop = offsets[: length or num_tokens]
+        return self._trajectory.build(self.canvas, offsets, stop[-1] + 1 if stop else 0)
+
     def build(self, text: str | None, seconds: float) -> GenerationResult:
         """The finished request. Raises ValueError before the last step."""
         if self.finish_reason is None:
@@ -186,8 +116,9 @@ class ResultBuilder:
         ends, given = self._end_token_ids, self._given
         returned = given.returned_text(self.canvas, ends)
         stop = length_through_end(returned, ends) if self._session.settings.stop_at_eos else None
+        token_ids = list(returned[:stop])
         return GenerationResult(
-            token_ids=list(returned[:stop]),
+            token_ids=token_ids,
             text=text,
             finish_reason=self.finish_reason,
             tokens=given.num_generated(self.canvas, ends),
@@ -197,26 +128,5 @@ class ResultBuilder:
             seconds=seconds,
             prompt_tokens=len(self._session.prompt) + len(given),
             trace=tuple(self._trace),
+            trajectory=self.trajectory(len(token_ids)),
         )
-
-
-def trace_step(plan: Plan, outcome: StepOutcome) -> TraceStep:
-    branches = zip(plan.branches, outcome.confidences, strict=True)
-    return TraceStep(
-        step=outcome.step,
-        branches=tuple(TraceBranch(branch.fills, branch.stop, confidence) for branch, confidence in branches),
-        winner=outcome.winner,
-        fills=outcome.fills,
-        rule_steps=tuple(
-            TraceRuleStep(
-                rule_step.branch, tuple(decision.fill for decision in rule_step.filled), rule_step.moves
-            )
-            for rule_step in outcome.rule_steps
-        ),
-        decided=outcome.adopted + outcome.filled,
-        input_start=plan.start,
-        cached=sum(map(len, plan.cached)),
-        kept=0 if outcome.commit is None else sum(map(len, outcome.commit.spans)),
-        blocks=outcome.blocks,
-        canvas=outcome.canvas,
-    )

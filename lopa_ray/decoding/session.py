@@ -170,6 +170,7 @@ class DecodeSession(RequestSession):
         ends_but_eos = tuple(token for token in self.end_token_ids if token != eos)
         return replace(
             SamplingParams(**{name: getattr(s, name) for name in SAMPLING_SETTINGS}),
+            draws=bool(s.trajectory),
             seed=s.seed if s.temperature > 0 else 0,  # requests that sample alike are scored in one call
             no_eos_before=len(self.prompt) + s.min_tokens if s.min_tokens else 0,
             stop_token_ids=ends_but_eos if s.min_tokens else (),

@@ -10,8 +10,9 @@ from typing import Any, Self, TypeAlias, cast, overload
 from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.decisions.encoded_input import DecisionInput
 from lopa_ray.decoding.request_session import RequestSession
-from lopa_ray.decoding.result import GenerationResult, ResultBuilder, TraceStep
+from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.engine.decision_factory import AnyQuestion, ChangedDecisions, DecisionTask, new_decision
 from lopa_ray.engine.generation_chunk import ChunkBuilder, GenerationChunk
 from lopa_ray.engine.session_factory import Prompt, RequestSettings, SessionFactory, is_chat, is_token_ids

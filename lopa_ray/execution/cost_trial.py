@@ -23,6 +23,7 @@ from lopa_ray.execution.model_files import local_fingerprint
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.forward_costs import ForwardCosts
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan
+from lopa_ray.protocol.scoring import ChooseTokens, ContinuationDrafts
 
 LANES = {8: (1, 8), 16: (1, 16), 32: (2, 16), 64: (4, 16), 128: (8, 16), 256: (16, 16)}
 """Rows that are measured → branches of one request, and the rows of each."""
@@ -80,11 +81,14 @@ def measure_costs(runner: BranchRunner) -> ForwardCosts:
 
 
 def _step(trial: BranchRunner, start: int, branches: int, rows: int) -> StepPlan:
-    """A step of masks after a cached prefix whose contents are arbitrary, all of which are scored."""
+    """A step of masks after a cached prefix whose contents are arbitrary, all of which are scored, and followed by the
+    drafts of a draft head."""
     stop, cached = start + rows, (range(start),) if start else ()
     trial.cache.reset(0, 1)
     trial.cache.mark_committed(0, cached)
-    branch = Branch(((stop, stop),), range(start, stop))
+    memory = ContinuationDrafts(1, 3) if trial.vocabulary.has_draft_head else None
+    scoring = ChooseTokens(memory=memory)
+    branch = Branch(((stop, stop),), range(start, stop), scoring=scoring)
     plan = Plan(1, start, (trial.vocabulary.mask_token_id,) * rows, (branch,) * branches, cached)
     return StepPlan(0, 1, (ScheduledRequest(1, 0, plan, tuple(range(branches))),))
 

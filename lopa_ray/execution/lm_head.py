@@ -25,8 +25,11 @@ from lopa_ray.model.config_json.special_tokens import NO_MASK
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import shard_range
 from lopa_ray.protocol.scoring import (
-    MAX_MEMORY_COLUMNS,
+    DRAW_COLUMNS,
+    MAX_DRAFT_BEAMS,
+    MAX_DRAFT_DEPTH,
     MEMORY_COLUMNS,
+    ContinuationDrafts,
     Credits,
     Drafted,
     ShadowSlots,
@@ -54,7 +57,7 @@ class LMHead:
     def __init__(self, model: MaskPredictor) -> None:
         """The mask token, if there is one, and the padding of the vocabulary are never chosen."""
         config = model.config
-        self._lm_head = model.lm_head
+        self._lm_head, self._embed, self._draft_head = model.lm_head, model.embed, model.draft_head
         self.max_rows = head_rows(config.vocab_size)
         device = model.lm_head.weight.device
         # torch's reductions on GPUs choose their order by the number of rows, so it is the same in all calls.
@@ -91,16 +94,22 @@ class LMHead:
         columns: StepColumns[Tensor],
         rows: Tensor,
         on_logits: Callable[[Tensor, Tensor], None] | None = None,
+        drafts: ContinuationDrafts | None = None,
     ) -> Tensor:
         """Score `rows` [R + S, D] in the model's dtype: the rows of the forward, then the boundary rows of slots.
-        `on_logits` is called with the logits of all N rows, part by part in order, and their numbers. Returns one flat
+        `on_logits` is called with the logits of all N rows, part by part in order, and their numbers. `drafts`: what
+        the draft head is asked for. Returns one flat
         fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their log-probabilities,
-        [2, rows, M], and if a group has memory that of all rows, [N, 3]."""
+        [2, rows, M], and if a rule asks more of the rows that of all rows, [N, columns], and at last their
+        draws, [N, 2], if they are asked for."""
         scores, tops = [], []
-        has_memory = any(MEMORY_COLUMNS[group.kind.memory] for group in groups)
+        width = max(MEMORY_COLUMNS[group.kind.memory] for group in groups)
+        if drafts is not None:
+            width = max(width, MEMORY_COLUMNS[ContinuationDrafts])
         memory = columns.score_numbers  # not used, so that other steps launch nothing for it
-        if has_memory:
-            memory = memory.new_zeros(groups[-1].rows.stop, MAX_MEMORY_COLUMNS)
+        if width:
+            memory = memory.new_zeros(groups[-1].rows.stop, width)
+        draws: Tensor | None = None
         allowed_tokens = self._unpack(columns.bitmasks)
         for group in groups:
             ids, logprobs = [], []
@@ -118,13 +127,42 @@ class LMHead:
                     compared = self._compare(logits, group, columns, rows, chunk)
                     memory[chunk, : compared.shape[1]] = compared
                 scored = self._score_rows(logits, group, columns, chunk, allowed_tokens, memory)
+                if scored.draws is not None:
+                    if draws is None:
+                        draws = columns.score_numbers.new_zeros(groups[-1].rows.stop, DRAW_COLUMNS)
+                    draws[chunk] = scored.draws.double()
                 per_row = (scored.tokens, scored.probabilities, scored.logprobs, scored.scores)
                 scores.append(torch.stack([column.double() for column in per_row], dim=1))
                 ids.append(scored.top_tokens.double())
                 logprobs.append(scored.top_logprobs.double())
             tops += [*ids, *logprobs] if group.kind.top_logprobs else []
-        parts = [part.flatten() for part in (*scores, *tops, *([memory] if has_memory else ()))]
+        if drafts is not None:
+            tokens = torch.cat([part[:, 0] for part in scores]).to(torch.int64)
+            self._draft(drafts, tokens, columns, rows, memory)
+        asked = [*([memory] if width else ()), *(() if draws is None else [draws])]
+        parts = [part.flatten() for part in (*scores, *tops, *asked)]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _draft(
+        self,
+        drafts: ContinuationDrafts,
+        tokens: Tensor,
+        columns: StepColumns[Tensor],
+        rows: Tensor,
+        memory: Tensor,
+    ) -> None:
+        """Write to `memory` fp64 [N, columns] what the draft head makes of each branch's row after its accepted tokens.
+        `tokens` int64 [N]: those that the rows have decided."""
+        assert self._draft_head is not None
+        of_branch, guesses = columns.guesses.unbind(-1)
+        right = (tokens[of_branch] == guesses).cumprod(1)
+        last = of_branch.gather(1, right.sum(1, keepdim=True))[:, 0]
+        hidden = rows.index_select(0, columns.score_rows[last])
+        drafted = memory.new_zeros(len(last), 2, MAX_DRAFT_BEAMS, MAX_DRAFT_DEPTH)
+        ids, probabilities = self._draft_head(hidden, tokens[last], self._embed, drafts.beams, drafts.depth)
+        drafted[:, 0, : drafts.beams, : drafts.depth] = ids
+        drafted[:, 1, : drafts.beams, : drafts.depth] = probabilities
+        memory[last, : drafted[0].numel()] = drafted.flatten(1)
 
     def _compare(
         self, logits: Tensor, group: ScoringGroup, columns: StepColumns[Tensor], rows: Tensor, chunk: slice
@@ -151,7 +189,7 @@ class LMHead:
         allowed_tokens: Tensor,
         memory: Tensor,
     ) -> SamplerOutput:
-        """`chunk`: the rows of these logits among the N; `memory` [N, 3] gets what credits report."""
+        """`chunk`: the rows of these logits among the N; `memory` [N, columns] gets what credits report."""
         numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
         if group.kind.has_targets:
             return score_targets(logits, numbers)

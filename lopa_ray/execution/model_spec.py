@@ -19,7 +19,8 @@ from lopa_ray.execution.model_files import (
     naming_what_was_meant,
     pin_model,
 )
-from lopa_ray.model.checkpoint.config_files import draft_widths, load_config
+from lopa_ray.model.checkpoint.config_files import draft_head_shape, draft_widths, load_config
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.config_json.special_tokens import MissingMaskTokenError
 from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.text.tokenizer import Tokenizer
@@ -77,6 +78,8 @@ class ModelSpec:
         adapter = draft_adapter_folder(settings)
         if adapter is not None:
             model = model.with_draft_adapter(draft_widths(adapter, model))
+        if isinstance(model, NativeConfig) and settings.load_format != "dummy":
+            model = replace(model, draft_head=draft_head_shape(folder))
         return cls(config, model.with_expert_parallel(config.group.expert_parallel))
 
     def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from lopa_ray.execution.scoring_kind import COLUMN, TARGETS, ScoringKind, candid
 from lopa_ray.protocol.keyed_random import keyed_uniforms
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.scoring import (
-    MAX_MEMORY_COLUMNS,
+    DRAW_COLUMNS,
     MEMORY_COLUMNS,
     ChooseTokens,
+    ContinuationDrafts,
     DenoiseTokens,
     Drafted,
     ScoreCandidates,
@@ -87,11 +89,18 @@ class RowsToScore:
             self.groups.append(ScoringGroup(kind, range(at, at + padded), top_k))
             at += padded
         self.size = at  # the number N of rows, including padding
+        asked = [lane.memory for lane in lanes if isinstance(lane.memory, ContinuationDrafts)]
+        self.drafts: ContinuationDrafts | None = None
+        """What the step asks of the draft head."""
+        if asked:
+            beams, depth = max(drafts.beams for drafts in asked), max(drafts.depth for drafts in asked)
+            self.drafts = ContinuationDrafts(beams, depth)
         of_rows = credit_rows(lanes, lane_of_row, positions)
         credits = np.zeros((self.size if len(of_rows) else 0, *of_rows.shape[1:]))
         credits[self._index[: len(of_rows)]] = of_rows
         self.columns: dict[str, npt.NDArray[Any]] = NO_CHANGES | {
             "credits": credits,
+            "guesses": self._guesses(),
             "score_numbers": self._numbers(),
             "ending_ids": self._ending_ids(),
             "candidates": self._candidates(),
@@ -157,6 +166,8 @@ class RowsToScore:
             params = int(self._params_of_lane[lane])
             is_constrained, has_logit_changes = bool(branch.bitmask_ids), plan.logit_changes is not None
             memory = type(self._lanes[lane].memory)
+            if memory is ContinuationDrafts:  # asks nothing of the logits
+                memory = NoneType
             key = (params, is_constrained, has_logit_changes, type(branch.scoring), memory)
             if key not in index_of_key:
                 if isinstance(branch.scoring, ScoreCandidates):
@@ -207,6 +218,21 @@ class RowsToScore:
             numbers[self._index[rows], column] = of_scored[self.positions[rows] - branch.scored.start]
         return numbers
 
+    def _guesses(self) -> npt.NDArray[np.int64]:
+        """See `StepColumns.guesses`."""
+        drafting = [
+            (self.rows_of_lane(at), [token for position, token in branch.fills if position in branch.scored])
+            for at, _, branch in self._branches
+            if isinstance(self._lanes[at].memory, ContinuationDrafts)
+        ]
+        most = max((len(rows) for rows, _ in drafting), default=0)
+        table = np.full((len(drafting), most, 2), -1, np.int64)
+        for of_branch, (rows, guess) in zip(table, drafting, strict=True):
+            of_branch[:, 0] = rows[-1]
+            of_branch[: len(rows), 0] = rows
+            of_branch[: len(guess), 1] = guess
+        return table
+
     def _ending_ids(self) -> npt.NDArray[np.int64]:
         none = np.zeros((self.size, 0), np.int64)
         if not any(params.no_eos_before for params in self._params):
@@ -237,21 +263,24 @@ class RowsToScore:
         return candidates
 
     def report(self, flat: npt.NDArray[np.float64], columns: int) -> tuple[npt.NDArray[np.int64], ScoredRows]:
-        """The branches of a `StepReport`, int64 [branches, 6], and its rows, from what `LMHead.score` returned,
+        """The branches of a `StepReport`, int64 [branches, 7], and its rows, from what `LMHead.score` returned,
         fp64."""
         count = np.bincount(self._lane_of_row, minlength=len(self._lanes))
         width = np.zeros(len(self._lanes), np.int64)
         memory = [MEMORY_COLUMNS[type(lane.memory)] for lane in self._lanes]
+        draws = [DRAW_COLUMNS * self._params[at].draws for at in self._params_of_lane]
         table = []
         for at, lane in enumerate(self._lanes):
             if lane.request is not None and lane.index >= 0:
                 plan = lane.request.plan
                 width[at] = self._num_candidates[at] or plan.sampling_params.top_logprobs
-                sizes = int(count[at]), int(width[at]), memory[at]
+                sizes = int(count[at]), int(width[at]), memory[at], draws[at]
                 table.append((lane.request.request_id, plan.step, lane.index, *sizes))
         size = self.size * columns
         scores = flat[:size].reshape(-1, columns)[self._index]
         tokens, logprobs = self._tops(flat[size:], width[self._lane_of_row])
+        drawn = self._asked(flat, np.array(draws, np.int64) * (count > 0))
+        before_draws = flat[: -DRAW_COLUMNS * self.size] if len(drawn) else flat
         rows = ScoredRows(
             self.positions.astype(np.int32),
             scores[:, 0].astype(np.int32),
@@ -260,20 +289,22 @@ class RowsToScore:
             np.ascontiguousarray(scores[:, 3]),
             tokens,
             logprobs,
-            memory=self._memory(flat, np.array(memory, np.int64)),
+            memory=self._asked(before_draws, np.array(memory, np.int64) * (count > 0)),
+            draws=drawn,
         )
         return np.array(table, np.int64).reshape(-1, BRANCH_COLUMNS), rows
 
-    def _memory(
+    def _asked(
         self, flat: npt.NDArray[np.float64], columns_of_lane: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
-        most = MAX_MEMORY_COLUMNS
-        if not columns_of_lane.any():
+        """What ends `flat` and is asked of some lanes, memory or draws, by how many columns each has of it."""
+        most = int(columns_of_lane.max(initial=0))
+        if not most:
             return np.zeros(0)
         of_rows = flat[-self.size * most :].reshape(-1, most)[self._index]
         is_asked = np.arange(most) < columns_of_lane[self._lane_of_row][:, None]
-        memory: npt.NDArray[np.float64] = of_rows[is_asked]
-        return memory
+        asked: npt.NDArray[np.float64] = of_rows[is_asked]
+        return asked
 
     def _tops(
         self, flat: npt.NDArray[np.float64], width: npt.NDArray[np.int64]

@@ -64,7 +64,13 @@ class BranchRunner:
         ids = config.mask_token_id, config.eos_token_id, config.stop_token_ids
         indels = config.delete_token_id, config.split_token_id
         self.vocabulary = Vocabulary(
-            config.vocab_size, *ids, config.shifted, config.canvas_length, *indels, config.routing_block
+            config.vocab_size,
+            *ids,
+            config.shifted,
+            config.canvas_length,
+            *indels,
+            has_draft_head=model.draft_head is not None,
+            routing_block=config.routing_block,
         )
         self._lm_head = LMHead(model)
         self._inputs = TokenInputs(model)
@@ -185,7 +191,8 @@ class BranchRunner:
         groups = packing.rows_to_score.groups
         if not groups:
             return torch.empty(0, dtype=torch.float64, device=self.device)
-        return self._lm_head.score(groups, columns, rows, self._inputs.observe)
+        drafts = packing.rows_to_score.drafts
+        return self._lm_head.score(groups, columns, rows, self._inputs.observe, drafts)
 
     @torch.inference_mode()
     def logits(

@@ -35,6 +35,8 @@ class SamplerOutput:
     """int64 [N, M]: the tokens with the largest logits."""
     top_logprobs: Tensor
     """[N, M]"""
+    draws: Tensor | None = None
+    """[N, 2]: log-probability and entropy of each token's `Draw`, if they are requested."""
 
 
 def filter_logits(
@@ -148,7 +150,11 @@ def score_rows(
     normalizer = plain.logsumexp(-1, keepdim=True)
     logprobs = plain.gather(1, tokens[:, None]) - normalizer
     top_logits, top_tokens = stable_topk(plain, kind.top_logprobs)
-    return SamplerOutput(tokens, chosen, logprobs[:, 0], scores, top_tokens, top_logits - normalizer)
+    draws = None
+    if kind.draws:
+        at_temperature = logits / number(COLUMN.draw_temperature)
+        draws = _draws(at_temperature, filtered(at_temperature), forbidden, tokens)
+    return SamplerOutput(tokens, chosen, logprobs[:, 0], scores, top_tokens, top_logits - normalizer, draws)
 
 
 def score_targets(logits: Tensor, numbers: Tensor) -> SamplerOutput:
@@ -169,6 +175,15 @@ def score_candidates(logits: Tensor, candidates: Tensor, banned_tokens: Tensor) 
     logprobs = logits.gather(1, candidates) - logits.logsumexp(-1, keepdim=True)
     probabilities = logprobs[:, 0].exp()
     return SamplerOutput(candidates[:, 0], probabilities, logprobs[:, 0], probabilities, candidates, logprobs)
+
+
+def _draws(logits: Tensor, filtered: Tensor, forbidden: Tensor, tokens: Tensor) -> Tensor:
+    """Log-probabilities of `tokens` [N] under the distributions that they are drawn from, and their entropies: [N, 2].
+    These have the `filtered` logits [N, V], or all where filters leave `forbidden` tokens alone."""
+    is_empty = filtered.softmax(-1).masked_fill(forbidden, 0.0).amax(-1, keepdim=True) <= 0.0
+    logprobs = torch.where(is_empty, logits, filtered).masked_fill(forbidden, -torch.inf).log_softmax(-1)
+    entropies = torch.special.entr(logprobs.exp()).sum(-1)
+    return torch.stack((logprobs.gather(1, tokens[:, None])[:, 0], entropies), dim=1)
 
 
 def _forbidden_tokens(

@@ -67,6 +67,8 @@ class ScoringKind:
     top_k_first: bool = False
     ranking: Ranking = "probability"
     top_logprobs: int = 0
+    draws: bool = False
+    """Whether the draw's log-probability and the entropy are requested."""
     is_constrained: bool = False
     has_logit_changes: bool = False
     """Whether there are penalties or biases."""
@@ -103,6 +105,7 @@ class ScoringKind:
             top_k_first=params.top_k_first and has_top_p and has_top_k,
             ranking=params.ranking,
             top_logprobs=params.top_logprobs,
+            draws=params.draws,
             is_constrained=is_constrained,
             has_logit_changes=has_logit_changes,
             memory=memory,
@@ -117,6 +120,7 @@ class ScoringKind:
             or self.has_top_p
             or self.has_top_k
             or self.top_logprobs
+            or self.draws
             or self.is_constrained
             or self.has_logit_changes
             or self.precision == "float64"

@@ -29,7 +29,7 @@ rows to stage."""
 
 OUTSIDE = ("commit_rows", "commit_boundaries", "stage_rows", "stage_boundaries")  # these columns
 
-RARE = ("parts", "input_weights", "signal_rows")  # columns of which captured steps have nothing
+RARE = ("parts", "input_weights", "signal_rows", "guesses")  # columns of which captured steps have nothing
 
 PLAIN = np.array(row_numbers(SamplingParams()))  # the numbers of rows whose scores are not used
 

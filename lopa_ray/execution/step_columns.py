@@ -64,6 +64,9 @@ class StepColumns(Generic[Column]):
     has any."""
     credits: Column
     """fp64 [N, 1 + E, 2]: see `credit_rows` of `lopa_ray.execution.rule_memory`; [0, 0, 2] if no row has any."""
+    guesses: Column
+    """[B, G + 1, 2]: of each branch that drafts go on from, the scored row of each token that it guesses and of the one
+    after them, and the guessed token, or -1 where there is none; [0, 0, 2] if there is no such branch."""
     score_numbers: Column
     """fp64 [N, columns]: see `RowNumbers`."""
     ending_ids: Column

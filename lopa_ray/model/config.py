@@ -25,6 +25,9 @@ QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
 DraftWidths: TypeAlias = tuple[tuple[str, int], ...]
 """(linear layer, width of its draft adapter), of those that have one: the ranks of all modules that it fuses."""
 
+DraftHeadShape: TypeAlias = tuple[int, int]
+"""The number of tokens that a draft head may draft, and the width of its MLP."""
+
 DRAFT_LAYERS = ("qkv", "o", "mlp.gate_up", "mlp.down")
 """The linear layers that may have a draft adapter, in a layer without experts."""
 
@@ -93,7 +96,7 @@ class NativeConfig(ModelShape):
     `partial_rotary_factor`: the share of a head, from its first dim on, that is rotated.
     `yarn`: how rotary frequencies are stretched and queries scaled; None: neither is done.
     `experts`: the mixture of experts in place of the MLP; None: all layers are dense.
-    `draft_widths`: the draft adapters of each layer.
+    `draft_widths`: the draft adapters of each layer. `draft_head`: the draft head beside the LM head, if there is one.
     `quantization`: the format of the linear layers between embedding and LM head. `fp8`: their scales if it is fp8.
     `batch_invariant`: whether the bits of a row do not depend on the other rows of a forward.
     """
@@ -113,6 +116,7 @@ class NativeConfig(ModelShape):
     yarn: Yarn | None = None
     experts: ExpertsConfig | None = None
     draft_widths: DraftWidths = ()
+    draft_head: DraftHeadShape | None = None
     quantization: Quantization = "none"
     fp8: Fp8Scales | None = None
     batch_invariant: bool = False

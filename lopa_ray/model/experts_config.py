@@ -58,10 +58,8 @@ class ExpertsConfig:
     @property
     def problem(self) -> str | None:
         """Why rows cannot be routed like that, or None."""
-        if self.capacity:
-            fits = self.per_token <= self.capacity <= self.count
-            why = f"{self.per_token} of {self.capacity} experts per block, of {self.count}; there are not as many"
-            return None if fits else why
+        if self.capacity and not self.per_token <= self.capacity <= self.count:
+            return f"{self.per_token} of {self.capacity} experts per block, of {self.count}; there are not as many"
         group = self.count // self.groups
         if self.count % self.groups or (self.groups > 1 and group < 2):
             return f"{self.count} experts in {self.groups} groups; groups are alike, and have two experts or more"

@@ -49,8 +49,8 @@ class Linear(HeldWeights):
         """x [R, I] → [R, O], in the dtype of x. `draft_rows`, [R, 1] in the same dtype: 1 for rows that go through the
         draft adapter too, if there is one; else 0."""
         out = self.format.product(self, x)
-        if self.draft is not None:
-            out = self.draft(x, out, draft_rows)
+        if self.draft is not None and draft_rows is not None:
+            out = out + self.draft(x, draft_rows)
         return out if self.format.sums_exactly else self.tp_group.all_reduce(out)
 
 
@@ -80,11 +80,8 @@ def pack(model: Any) -> None:
     """Pack the weights of a model's layers, in place, where products take less time then; see `WeightFormat.pack`. Such
     a model is not saved, and its weights are not shared with other processes."""
     for layer in model.modules() if isinstance(model, nn.Module) else ():
-        if not isinstance(layer, HeldWeights):
-            continue
-        if isinstance(layer, Linear) and layer.draft is not None and layer.format.packs(layer):
-            layer.draft.join(layer)
-        layer.format.pack(layer)
+        if isinstance(layer, HeldWeights):
+            layer.format.pack(layer)
 
 
 def check_places(model: nn.Module) -> None:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from lopa_ray.model.draft_head import DraftHead
 from lopa_ray.model.linear import Linear
 from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
@@ -32,6 +33,10 @@ class MaskPredictor(Protocol):
     @property
     def lm_head(self) -> nn.Linear | Linear:
         """Hidden rows [N, D] → logits [N, V], of this shard."""
+
+    @property
+    def draft_head(self) -> DraftHead | None:
+        """Drafts what follows hidden rows [B, D]; None: the model has none."""
 
     @property
     def learned_positions(self) -> int | None:

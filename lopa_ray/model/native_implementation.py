@@ -11,7 +11,7 @@ from torch import nn
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, FP8, computes_fp8, has_fp8_kernel
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.checkpoint.draft_weights import with_draft_adapter
+from lopa_ray.model.checkpoint.draft_weights import with_draft_adapter, with_draft_head
 from lopa_ray.model.checkpoint.native_checkpoint import read_weights
 from lopa_ray.model.config import NativeConfig, Quantization
 from lopa_ray.model.hub.repository import download
@@ -48,6 +48,8 @@ class NativeImplementation(ModelImplementation[NativeConfig]):
         weights = read_weights(path, config, dtype=self.dtype, device=self.device, lora=lora, experts=experts)
         if draft_adapter is not None:
             weights = with_draft_adapter(weights, config, draft_adapter, dtype=self.dtype, device=self.device)
+        if config.draft_head is not None:
+            weights = with_draft_head(weights, config, Path(path), dtype=self.dtype, device=self.device)
         reads_own = config.experts is not None and config.experts.are_whole(size)
         for name, tensor in weights:
             is_cut = reads_own and is_of_experts(name)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lopa_ray.kernels.rms_norm import add_rms_norm
 from lopa_ray.kernels.rotary import rotate_qkv
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.draft_head import DraftHead
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.linear import Linear
 from lopa_ray.model.mlp import GatedMLP
@@ -114,6 +115,7 @@ class Transformer(nn.Module):
             Layer(self.shard_config, index, tp_group) for index in range(config.num_layers)
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.draft_head = None if config.draft_head is None else DraftHead(config, *config.draft_head)
         self._vocabulary = shard_range(config.vocab_size, tp_group.rank, tp_group.size)
         self.lm_head = Linear(config, (len(self._vocabulary), config.hidden_size), quantization="none")
         self.tie_weights()

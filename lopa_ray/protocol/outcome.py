@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from lopa_ray.protocol.plan import Commit, Fill
@@ -21,6 +21,15 @@ class BlockView:
     complete: bool
 
 
+class Draw(NamedTuple):
+    """What a pass drew at a position, and the distribution that it drew from: the softmax at the request's temperature
+    (1 where that is 0), after penalties and biases, top-p and top-k, over the tokens that may stand there."""
+
+    token: int
+    logprob: float
+    entropy: float  # in nats
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One position with the token that it got, and the scores of that token in the pass that chose it. Of several
@@ -34,17 +43,23 @@ class Decision:
     """Log-probability under the plain softmax, like `top_logprobs`."""
     top_logprobs: tuple[tuple[int, float], ...]
     """The most likely (token, log-probability); empty unless asked for."""
+    draw: Draw | None = None
+    """The draw in the pass that chose the token, if `SamplingParams.draws` asks for it; of a rule that puts in another
+    token, not the draw of this token."""
 
     @property
     def fill(self) -> Fill:
         return self.position, self.token
 
 
-class Move(NamedTuple):
-    """The content of a position that a step has moved there."""
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What insertions and deletions have done, before the fills."""
 
-    source: int | None  # where it was before; None: nowhere, it is a new mask
-    target: int
+    moves: tuple[tuple[int | None, int], ...] = ()
+    """Where content was (None: it is a new mask) and where it is. Content that moves nowhere is lost."""
+    inserted: tuple[int, ...] = ()  # those of the new masks that came between others
+    deletions: tuple[int, ...] = ()  # positions before which tokens were deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +68,7 @@ class RuleStep:
 
     branch: int | None  # whose report the rule took; None: a report that an earlier step brought, or none
     filled: tuple[Decision, ...]  # in the order of filling
-    moves: tuple[Move, ...] = ()
-    """What moves before the fills, each from the canvas as it was: insertions and deletions. Content that moves nowhere
-    is lost."""
+    shift: Shift = field(default_factory=Shift)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,4 +26,5 @@ class SamplingParams:
     ranking: Ranking = "probability"
     no_eos_before: int = 0  # positions below this never get a token that ends the answer (`min_tokens`)
     stop_token_ids: tuple[int, ...] = ()  # besides EOS, if `no_eos_before` has a use for them
+    draws: bool = False  # whether reports have `BranchReport.draws`
     top_logprobs: int = 0  # how many of the most likely tokens each report lists per position

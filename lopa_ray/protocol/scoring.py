@@ -44,7 +44,18 @@ class Drafted:
     segments: tuple[tuple[int, int], ...]  # of that call
 
 
-Memory: TypeAlias = StateBefore | ShadowSlots | Drafted | Credits | None
+@dataclass(frozen=True, slots=True)
+class ContinuationDrafts:
+    """What the model's draft head makes of a branch without masks: beams of tokens that may follow the token which is
+    decided behind the accepted tokens of `Branch.fills`. A step drafts as much as any of its branches asks for."""
+
+    beams: int  # at most MAX_DRAFT_BEAMS
+    depth: int  # tokens of a beam, at most MAX_DRAFT_DEPTH
+
+
+MAX_DRAFT_BEAMS, MAX_DRAFT_DEPTH = 4, 8
+
+Memory: TypeAlias = StateBefore | ShadowSlots | Drafted | Credits | ContinuationDrafts | None
 
 MEMORY_COLUMNS: dict[type[Memory], int] = {
     NoneType: 0,
@@ -52,9 +63,11 @@ MEMORY_COLUMNS: dict[type[Memory], int] = {
     ShadowSlots: 1,
     Drafted: 3,
     Credits: 2,
+    ContinuationDrafts: 2 * MAX_DRAFT_BEAMS * MAX_DRAFT_DEPTH,
 }
 """Columns of `BranchReport.memory`."""
-MAX_MEMORY_COLUMNS = max(MEMORY_COLUMNS.values())
+
+DRAW_COLUMNS = 2  # columns of `BranchReport.draws`
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ class Vocabulary:
     shifted: bool = False  # row p - 1 of the logits decides position p
     canvas_length: int = 0  # of canvases that begin as random tokens; 0: the model fills masks
     delete_token_id: int | None = None  # stands for a token that is to go; None: the model deletes nothing
-    split_token_id: int | None = (
-        None  # asks for a token before the one there; None: the model inserts nothing
-    )
+    split_token_id: int | None = None  # asks for a token before the one there; None: the model inserts none
+    has_draft_head: bool = False  # the model has a `DraftHead`, which drafts without masks
     routing_block: int = 0  # rows begin at multiples of so many positions, if it is not 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actors.engine import RayEngine
-from lopa_ray.decoding.result import TraceStep
+from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import CheckpointError, WorkerLostError
 from support.group_under_test import refuse_other_groups

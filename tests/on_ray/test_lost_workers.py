@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from actors.transfer.kv_transfer import TRANSFERS
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.decoding.trace import TraceStep
+from lopa_ray.engine.local import LocalEngine
 from support.fault_injection import FaultInjection
 from support.group_under_test import (
     NUM_WORKERS,
@@ -20,7 +23,7 @@ from support.group_under_test import (
     reference_of,
 )
 from support.processes import actor_pids, send_signal
-from support.tiny_model import TINY_EXPERTS, TINY_MODEL, tiny_config
+from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny_config
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.medium
@@ -48,6 +51,31 @@ def test_killed_in_a_step(group_and_faults: tuple[GroupUnderTest, FaultInjection
     group, faults = group_and_faults
     group.run_until(lambda: group.engine.status().workers > 1)
     group.run_batch(6, lambda: faults.inject(point))
+    group.run_until(lambda: not faults.pending)
+
+
+def test_trajectories_are_as_if_nothing_had_happened(
+    group_and_faults: tuple[GroupUnderTest, FaultInjection],
+) -> None:
+    """All fields, bit for bit."""
+    group, faults = group_and_faults
+    group.run_until(lambda: group.engine.status().workers > 1)
+    asked = [settings.replace(trajectory="entropies") for settings in SETTINGS.values()]
+    alone = LocalEngine.from_config(tiny_config(model={"path": group.reference.model.path}))
+    steps = 0
+
+    def on_step(index: int, step: TraceStep) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 20:
+            faults.inject("step")
+
+    sessions = [group.engine.create_session(PROMPTS[1], settings) for settings in asked]
+    results = dict(group.engine.run(sessions, on_step=on_step))
+    for index, settings in enumerate(asked):
+        result = results[index]
+        assert isinstance(result, GenerationResult), result
+        assert result.trajectory == alone.generate(PROMPTS[1], settings).trajectory is not None
     group.run_until(lambda: not faults.pending)
 
 

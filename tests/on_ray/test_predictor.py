@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow
@@ -33,9 +34,10 @@ def expected(engine: LocalEngine, prompt: Any, **settings: Any) -> dict[str, Any
     wanted = override_settings(engine.config.decode, settings)
     session = engine.create_session(prompt, wanted)
     ((_, result),) = engine.run([session])
-    row = result_as_dict(result, wanted) | {"error": None}
+    row = {"trajectory": None} | result_as_dict(result, wanted) | {"error": None}
     return {name: value for name, value in row.items() if name not in TIMES} | {
-        "num_branches": str(row["num_branches"])
+        "num_branches": str(row["num_branches"]),
+        "trajectory": row["trajectory"] and json.dumps(row["trajectory"]),
     }
 
 
@@ -77,14 +79,15 @@ def test_messages_and_token_ids(engine: LocalEngine, predictor: LopaPredictor) -
     ids = engine.encode(PROBLEMS[1])
     rows = [
         {"messages": messages},
-        {"prompt": PROBLEMS[2]},
+        {"prompt": PROBLEMS[2], "settings": {"trajectory": True}},
         {},
         {"messages": messages, "prompt": PROBLEMS[0]},
     ]
     table = predictor(pyarrow.Table.from_pylist([{"messages": None, "prompt": None, **row} for row in rows]))
     whole, raw, none, two = table.to_pylist()
     assert results(whole) == expected(engine, messages)
-    assert results(raw) == expected(engine, PROBLEMS[2])
+    assert results(raw) == expected(engine, PROBLEMS[2], trajectory=True)
+    assert json.loads(raw["trajectory"])["token_ids"] == raw["token_ids"]
     assert "give exactly one of" in none["error"] and "got prompt and messages" in two["error"]
     named = LopaPredictor(**ONE_WORKER, output_prefix="answer_")
     for batch in ([ids, ids[:-1]], [ids, ids[1:] + ids[:1]]):  # the second one is a tensor to Ray Data

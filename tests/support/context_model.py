@@ -93,6 +93,7 @@ class ContextModel:
             scores=ranked,
             top_tokens=np.tile(np.arange(top, dtype=np.int32), (len(positions), 1)),
             top_logprobs=np.tile(-np.arange(1, top + 1, dtype=np.float32), (len(positions), 1)),
+            draws=np.stack([np.log(certain) / 2, 1 - certain], axis=1)[:, : 2 * plan.sampling_params.draws],
             memory=fake_memory(branch, np.array(tokens, np.int32), self._moved(branch, positions, rows)),
         )
 

@@ -18,7 +18,8 @@ import pytest
 
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
-from lopa_ray.decoding.result import GenerationResult, TraceStep
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CapacityError, WorkerLostError

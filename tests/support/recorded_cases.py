@@ -26,7 +26,6 @@ _WITH_MASK = (
     *("sdar_edge-07", "sdar_moe_edge-02", "llada2_edge-05", "llada21_edge-01", "dmax_edge-10"),
     *("localleap_llada_edge-04", "localleap_dream_edge-12", "klass_llada-40", "klass_dream-28"),
     *("credit_full-35", "credit_full-38", "credit_full-49", "wino_llada-32"),
-    *("llada22_edge-06", "llada22_edge-10"),
 )
 
 REFUSED = {

@@ -12,7 +12,10 @@ from lopa_ray.protocol.step_report import BRANCH_COLUMNS, BranchReport, ScoredRo
 def pack_reports(epoch: int, step: int, reports: Sequence[tuple[int, BranchReport]]) -> StepReport:
     """As a runner would answer it: request id and report of each branch."""
     table = [
-        (request_id, report.step, report.branch, *report.top_tokens.shape, report.memory.shape[-1])
+        (
+            *(request_id, report.step, report.branch, *report.top_tokens.shape),
+            *(report.memory.shape[-1], report.draws.shape[-1]),
+        )
         for request_id, report in reports
     ]
     empty = ScoredRows.empty()
@@ -31,6 +34,7 @@ def pack_reports(epoch: int, step: int, reports: Sequence[tuple[int, BranchRepor
         "top_tokens",
         "top_logprobs",
         "memory",
+        "draws",
     )
     rows = ScoredRows(**{name: column(name) for name in names})
     return StepReport(epoch, step, np.array(table, np.int64).reshape(-1, BRANCH_COLUMNS), rows)

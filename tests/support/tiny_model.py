@@ -51,7 +51,9 @@ SETTINGS: dict[str, GenerationSettings] = {
     "single_phase": LopaSettings(
         max_new_tokens=90, num_branches=5, window_attention="block_causal", stop_at_eos=False
     ),
-    "sampled": LopaSettings(max_new_tokens=64, num_branches=4, temperature=0.8, top_p=0.95, seed=3),
+    "sampled": LopaSettings(
+        max_new_tokens=64, num_branches=4, temperature=0.8, top_p=0.95, seed=3, trajectory=True
+    ),
     "penalties": LopaSettings(
         max_new_tokens=64,
         num_branches=4,
@@ -61,6 +63,7 @@ SETTINGS: dict[str, GenerationSettings] = {
         frequency_penalty=0.4,
         presence_penalty=0.2,
         logit_bias={7: -100.0, 19: 1.5},
+        trajectory=True,
     ),
     "given": LopaSettings(
         max_new_tokens=60, num_branches=4, block_size=16, given_parts=({"hole": 9, "token_ids": [9, 8, 7]},)
@@ -72,7 +75,7 @@ SETTINGS: dict[str, GenerationSettings] = {
         max_new_tokens=40, block_size=16, cache="prefix", num_branches=4, stop_at_eos=False
     ),
     "joint_speculation": SelfSpeculationSettings(
-        max_new_tokens=40, block_size=8, num_branches=4, temperature=0.5, seed=2
+        max_new_tokens=40, block_size=8, num_branches=4, temperature=0.5, seed=2, trajectory=True
     ),
 }
 """Of each shape of plans (see `support.decode_kinds`) and each way to choose tokens; and the smallest settings of all

@@ -67,6 +67,12 @@ class MultiChoiceBuilder(AnswerBuilder):
     def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
         yield ServerSentEvent(error.body)
 
+    @staticmethod
+    def end_of_choice(finished: ChoiceFinished) -> dict[str, Any]:
+        """The fields that come with a choice's end."""
+        asked = {} if finished.trajectory is None else {"trajectory": finished.trajectory}
+        return {"finish_reason": finished.finish_reason, "lopa": finished.stats, **asked}
+
     def start_chunk_choice(self, index: int) -> ResponseModel | None:
         """A choice's first entry in a chunk, if it has one before its text."""
         return None

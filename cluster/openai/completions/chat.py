@@ -148,13 +148,8 @@ class ChatBuilder(MultiChoiceBuilder):
         )
 
     def finish_chunk_choice(self, finished: ChoiceFinished) -> ChatChunkChoice:
-        return ChatChunkChoice(
-            index=finished.choice,
-            delta=ChatDelta(),
-            logprobs=None,
-            finish_reason=finished.finish_reason,
-            lopa=finished.stats,
-        )
+        end = self.end_of_choice(finished)
+        return ChatChunkChoice(index=finished.choice, delta=ChatDelta(), logprobs=None, **end)
 
     def completion_choice(self, finished: ChoiceFinished) -> ChatChoice:
         optional: dict[str, Any] = {}
@@ -171,8 +166,7 @@ class ChatBuilder(MultiChoiceBuilder):
             index=finished.choice,
             message=AssistantMessage(role="assistant", content=content, refusal=None, **optional),
             logprobs=self._logprobs(finished.logprobs),
-            finish_reason=finished.finish_reason,
-            lopa=finished.stats,
+            **self.end_of_choice(finished),
         )
 
     def _logprobs(self, tokens: Sequence[TokenLogprob]) -> ChatLogprobs | None:

@@ -113,8 +113,7 @@ class CompletionBuilder(MultiChoiceBuilder):
         return TextChoice(index=delta.choice, text=delta.text, logprobs=logprobs, finish_reason=None)
 
     def finish_chunk_choice(self, finished: ChoiceFinished) -> TextChoice:
-        end: dict[str, Any] = {"finish_reason": finished.finish_reason, "lopa": finished.stats}
-        return TextChoice(index=finished.choice, text="", logprobs=None, **end)
+        return TextChoice(index=finished.choice, text="", logprobs=None, **self.end_of_choice(finished))
 
     def completion_choice(self, finished: ChoiceFinished) -> TextChoice:
         logprobs = self._logprobs(finished.logprobs, _TextOffsets())

@@ -125,6 +125,9 @@ class ResponsesBuilder(AnswerBuilder):
         }
         if finished:
             fields["lopa"] = self._request_cost()
+        for answer in self._finished.values():
+            if answer.trajectory is not None:
+                fields["trajectory"] = answer.trajectory
         return ResponseObject(**fields | changes).to_dict()
 
     def _usage(self) -> ResponseUsage:

@@ -8,6 +8,7 @@ from pydantic import ConfigDict
 
 from cluster.openai.completion_objects import ChatLogprob, RequestCost
 from cluster.openai.response_model import ResponseModel
+from lopa_ray.decoding.trajectory import Trajectory
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
@@ -137,6 +138,8 @@ class ResponseObject(ResponseModel):
     """Null as long as the answer is not there."""
     user: str | None
     lopa: RequestCost | None = None
+    trajectory: Trajectory | None = None
+    """How the answer came about, if it was asked for."""
 
 
 class ResponseEvent(ResponseModel):

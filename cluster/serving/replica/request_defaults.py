@@ -40,4 +40,5 @@ def request_defaults(model: str, config: Config) -> ModelDefaults:
 
 
 def _settings_of(config: Config, request: dict[str, Any]) -> dict[str, Any]:
-    return override_settings(config.decode, request).model_dump(mode="json", exclude={"decoder"})
+    settings = override_settings(config.decode, request)
+    return settings.model_dump(mode="json", exclude={"decoder", *settings.refused})

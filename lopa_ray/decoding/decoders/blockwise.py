@@ -88,7 +88,7 @@ class BlockwiseSession(FillingSession[Canvas]):
         end = first + len(self.generated)
         while first < end:
             block = self._block_at(first)
-            masks = len(self._canvas.masked_positions(block))
+            masks = len(self._canvas.masked_positions(range(first, block.stop)))
             is_final = not masks and (block != self._block or self._block_is_final)
             state = "in_cache" if is_final else "active"
             views.append(BlockView(first, block.stop, state, masks, block.start <= self._block.start))

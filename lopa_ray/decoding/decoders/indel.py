@@ -2,14 +2,13 @@
 
 The model writes DELETE where a token is to go, and SPLIT where one is missing before it: the content of the block
 moves, its length does not. A block begins with *original* masks. Masks that come later (behind deletions, before
-tokens that were split) are filled too, but no call needs to. Unlike the authors' own decoder, as SGLang describes it,
-the count of calls without original masks is never set back.
+tokens that were split) are filled too, but no call needs to.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
@@ -19,12 +18,10 @@ from pydantic import Field
 from lopa_ray.config.generation_settings import CONSTRAINING
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import PositionScore, Scores
-from lopa_ray.decoding.canvas import Canvas
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
-from lopa_ray.decoding.decoders.indel_block import IndelBlock, IndelRule, Likely
+from lopa_ray.decoding.decoders.indel_block import IndelBlock, IndelRule
 from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, EditSettings
-from lopa_ray.decoding.planned_branch import PlannedBranch
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Plan
 
@@ -34,9 +31,7 @@ _REFUSED = {
     **REFUSED_WITH_EDITS,
     "lookahead": "almost no call only fills masks as the call before would have; use lookahead lopa or leave {} out",
     **dict.fromkeys(("temperature", "top_p", "top_k", "logit_bias"), _MOST_LIKELY),
-    **dict.fromkeys(
-        CONSTRAINING, "a token that is inserted or deleted moves all tokens after it; leave {} out"
-    ),
+    **dict.fromkeys(CONSTRAINING, "an insertion or a deletion moves all tokens after it; leave {} out"),
 }
 """Settings that this decoder has no place for, and why."""
 
@@ -61,9 +56,10 @@ class IndelSettings(EditedBlocksSettings, EditSettings):
 class IndelSession(EditedBlocksSession):
     settings: IndelSettings
 
-    @property
-    def may_decide_nothing(self) -> bool:
-        return True
+    may_decide_nothing = True
+    keeps_prompt_masks = True
+    # A fork fills it, whose block then has no mask: what is most likely there may be DELETE or SPLIT.
+    _fills_last_mask = False
 
     def _begin_block_at(self, position: int) -> None:
         super()._begin_block_at(position)
@@ -72,15 +68,9 @@ class IndelSession(EditedBlocksSession):
     @cached_property
     def rule(self) -> IndelRule:
         s, vocabulary = self.settings, self.vocabulary
-        return IndelRule(
-            mask=vocabulary.mask_token_id,
-            delete=vocabulary.delete_token_id,
-            split=vocabulary.split_token_id,
-            confidence_threshold=s.confidence_threshold,
-            editing_threshold=s.editing_threshold,
-            max_post_steps=s.max_post_steps,
-            max_calls=s.block_size + s.max_post_steps,
-        )
+        special = vocabulary.mask_token_id, vocabulary.delete_token_id, vocabulary.split_token_id
+        thresholds = s.confidence_threshold, s.editing_threshold
+        return IndelRule(special, *thresholds, s.max_post_steps, s.block_size + s.max_post_steps)
 
     @property
     def step_limit(self) -> int:
@@ -91,64 +81,36 @@ class IndelSession(EditedBlocksSession):
     def _block_is_final(self) -> bool:
         return self._indels.is_final
 
-    @property
-    def _fills_last_mask(self) -> bool:
-        """A fork fills it, whose block then has no mask: what is most likely there may be DELETE or SPLIT."""
-        return False
-
-    def _ids(self, canvas: Canvas, positions: Iterable[int]) -> dict[int, int]:
-        first, given = len(self.prompt), self.given.tokens
-        return {p: canvas.ids[p] for p in positions if p - first not in given}
-
     def _plan(self, num_branches: int) -> Plan:
         plan = super()._plan(num_branches)
-        if not plan.branches[0].scored:
-            return plan
-        inputs = (self._ids(branch.canvas, self._block_answer_span) for branch in self._branches)
-        most = max(self._indels.num_candidates(ids, self.rule) for ids in inputs)
-        most += len(self._early_ends(self._block.start))
+        params, most = plan.sampling_params, self._indels.num_candidates
+        if params.no_eos_before:
+            most += len(self.end_token_ids)
         # Steps of few kinds are of few shapes on an accelerator.
         most = min(1 << (most - 1).bit_length(), self.vocabulary.size)
-        params = plan.sampling_params
         return replace(plan, sampling_params=replace(params, top_logprobs=max(params.top_logprobs, most)))
-
-    def _early_ends(self, position: int) -> tuple[int, ...]:
-        """The tokens that would end the answer too early."""
-        return self.end_token_ids if position < self.sampling_params.no_eos_before else ()
-
-    def _candidates(self, position: int, score: PositionScore) -> list[Likely]:
-        """The most likely tokens that the position may get."""
-        report, row, early = score.report, score.row, self._early_ends(position)
-        tops = zip(report.top_tokens[row].tolist(), report.top_logprobs[row].tolist(), strict=True)
-        chosen = report.tokens.item(row)
-        # Where a probability is almost 1, its logarithm is too coarse to compare positions by.
-        return [
-            Likely(token, score.probability if token == chosen else math.exp(logprob), logprob)
-            for token, logprob in tops
-            if token not in early
-        ]
-
-    def _adopt(self, won: PlannedBranch[Canvas]) -> None:
-        super()._adopt(won)
-        self._indels = self._indels.after_fills(won.fork.fills)
 
     def _unmasking_rule(self, scores: Scores) -> list[int]:
         raise NotImplementedError("masks are filled by `choose`")
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
-        ids = self._ids(self._canvas, scores)
-        candidates = {p: self._candidates(p, scores[p]) for p in ids}
-        step = self._indels.step(ids, candidates, self.rule)
-        self._indels, self._moves = step.block, step.moves
-        if step.moves:
-            mask = self.vocabulary.mask_token_id
-            moved = ((to, mask if source is None else ids[source]) for source, to in step.moves)
-            self._canvas = self._canvas.with_fills(moved)
-        filled = [
-            replace(self._shown(scores[source]).decision, position=p, **likely._asdict())
-            for p, (source, likely) in step.written.items()
-        ]
+        ids = {p: self._canvas.ids[p] for p in scores}
+        candidates = {p: self._candidates(score) for p, score in scores.items()}
+        self._indels, self._shift, filled = self._indels.step(ids, candidates, self.rule)
+        mask = self._canvas.mask_id
+        self._canvas.set_tokens((to, mask if at is None else ids[at]) for at, to in self._shift.moves)
         return filled + self._ended(filled, None)
+
+    def _candidates(self, score: PositionScore) -> list[Decision]:
+        """The most likely tokens that the position may get."""
+        own = self._shown(score).decision
+        early = self.end_token_ids if own.position < self.sampling_params.no_eos_before else ()
+        # Where a probability is almost 1, its logarithm is too coarse to compare positions by.
+        return [
+            own if token == own.token else replace(own, token=token, probability=math.exp(lp), logprob=lp)
+            for token, lp in score.decision.top_logprobs
+            if token not in early
+        ]
 
     def _shown(self, score: PositionScore) -> PositionScore:
         """Of the most likely tokens those that were asked for."""
@@ -156,7 +118,7 @@ class IndelSession(EditedBlocksSession):
 
     def _forkable(self, scores: Scores) -> Scores:
         """Masks that stay where they were scored, and whose token stays where it is filled."""
-        moved = {move.target for move in self._moves}
+        moved = {target for _, target in self._shift.moves}
         return {
             p: self._shown(score)
             for p, score in super()._forkable(scores).items()

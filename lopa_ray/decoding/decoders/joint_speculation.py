@@ -17,19 +17,21 @@ from typing import TYPE_CHECKING
 
 from lopa_ray.decoding.branch_budget import CostBudget
 from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.draft_beams import Beam, beams_of, choose_beams
 from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, reweigh
-from lopa_ray.decoding.prompt_lookup import PromptLookup
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
-from lopa_ray.protocol.scoring import ChooseTokens
+from lopa_ray.protocol.scoring import MAX_DRAFT_BEAMS, MAX_DRAFT_DEPTH, ChooseTokens, ContinuationDrafts
 from lopa_ray.protocol.step_report import BranchReport
 
 if TYPE_CHECKING:
     from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 
+SECOND_GAINS = 0.2
+"""Tokens per forward that a second guess adds, as a share. With the model of the package it is less."""
+
 ALTERNATIVES = 3  # tokens per position that a guess may have
-LOOKED_UP = 8  # tokens that a guess may have of what followed the last tokens before
 
 
 class JointSpeculationSession(DecodeSession):
@@ -37,8 +39,8 @@ class JointSpeculationSession(DecodeSession):
 
     def _begin(self) -> None:
         self._ids = list(self.prompt)
-        self._lookup = PromptLookup()
         self._drafts: list[Alternatives] = []  # drafts of the positions from `_base` + 1 on
+        self._beams: list[Beam] = []  # of the model's draft head
         self._base = len(self.prompt)  # what the causal pass decided after the guess of the drafts
         self._commit: Commit | None = None
         self._branches: list[Guess] = []
@@ -62,11 +64,12 @@ class JointSpeculationSession(DecodeSession):
     def _plan(self, num_branches: int) -> Plan:
         end = len(self._ids)
         start = end - 1 if self.steps else 0
+        num_branches = num_branches if self._may_branch else 1
         self._branches = self._guesses(num_branches)
         branches = tuple(self._branch(start, guess) for guess in self._branches)
         masks = max(branch.stop for branch in branches) - end
         sampling = self.sampling_params
-        if self.settings.branch_limit > 1:
+        if self._may_branch and not self._has_head:
             sampling = replace(sampling, top_logprobs=max(sampling.top_logprobs, ALTERNATIVES))
         return Plan(
             step=self.steps + 1,
@@ -81,28 +84,51 @@ class JointSpeculationSession(DecodeSession):
             scores_decided=True,
         )
 
+    @property
+    def _may_branch(self) -> bool:
+        """Whether a second guess may be worth its time. If not, no tokens for it are asked for, which takes time."""
+        if self.load is None or not self.settings.weighs_costs:
+            return self.settings.branch_limit > 1
+        rows = 1 + self._drafted_tokens if self._has_head else self._num_masks * 3 // 2
+        return self.load.cost(2, rows) < (1 + SECOND_GAINS) * self.load.cost(1, rows)
+
     def _guesses(self, most: int) -> list[Guess]:
         """Guesses of what may follow. The last position is left to the causal pass."""
         if not self.steps:
             return [()]
         end = len(self._ids)
         age, room = end - self._base, self.max_len - 1 - end
-        if self.settings.block_size > 1:
-            drafts = reweigh(
-                self._drafts[age - 1 :][: max(0, min(room, self._num_masks - 1))], self._ids[-1], age
-            )
-        else:
-            # A model that drafts knows what it repeats: with drafts, found tokens save no forward.
-            found = self._lookup.continuation(self._ids, max(0, min(room, LOOKED_UP)))
-            drafts = [[token] for token in found]
+        if self._has_head:
+            rows = 1 + min(self._drafted_tokens, room)
+            budget = CostBudget.of(self.settings, self.load, most, rows, gain=1.0)
+            return choose_beams([beam[: max(0, room)] for beam in self._beams], budget)
+        most_drafts = max(0, min(room, self._num_masks - 1))
+        drafts = reweigh(self._drafts[age - 1 :][:most_drafts], self._ids[-1], age)
         # A branch has the last token, a guess, and the masks after it. A step decides a token without a guess.
         rows = 1 + self._num_masks + len(drafts) // 2
         budget = CostBudget.of(self.settings, self.load, most, rows, gain=1.0)
         return choose_guesses(drafts, age, budget)
 
     @property
+    def _has_head(self) -> bool:
+        """Whether drafts come from the model's draft head, so that no mask is needed."""
+        return self.vocabulary.has_draft_head and self.settings.block_size > 1
+
+    @property
+    def _drafted_tokens(self) -> int:
+        return min(self.settings.block_size - 1, MAX_DRAFT_DEPTH)
+
+    @property
+    def _drafts_wanted(self) -> ContinuationDrafts | None:
+        if not self._has_head:
+            return None
+        beams = min(self.settings.branch_limit, MAX_DRAFT_BEAMS) if self._may_branch else 1
+        return ContinuationDrafts(beams, self._drafted_tokens)
+
+    @property
     def _num_masks(self) -> int:
-        return max(1, self.settings.block_size - 1)
+        """Positions behind a guess, the one that the causal pass decides among them."""
+        return 1 if self._has_head else max(1, self.settings.block_size - 1)
 
     def _branch(self, start: int, guess: Guess) -> Branch:
         end = len(self._ids)
@@ -110,7 +136,7 @@ class JointSpeculationSession(DecodeSession):
         masks = self._num_masks
         # The limit of a step's rows is checked with the first branch alone, so no later branch may have more.
         if not self.steps:
-            longest = LOOKED_UP if self.settings.block_size == 1 else max(0, masks - 1)
+            longest = self._drafted_tokens if self._has_head else max(0, masks - 1)
             masks = max(masks, 1 + longest + masks - end)
         stop = min(base + masks, self.max_len)
         return Branch(
@@ -119,7 +145,10 @@ class JointSpeculationSession(DecodeSession):
             fills=tuple(enumerate(guess, end)),
             to_stage=(range(start, base),),
             causal_stop=base,
-            scoring=ChooseTokens(draw_key=1 if self.settings.temperature > 0 else 0),
+            scoring=ChooseTokens(
+                draw_key=1 if self.settings.temperature > 0 else 0,
+                memory=self._drafts_wanted,
+            ),
         )
 
     # Verification
@@ -129,9 +158,12 @@ class JointSpeculationSession(DecodeSession):
         accepted = [self._accepted(*pair) for pair in zip(self._branches, reports, strict=True)]
         winner = accepted.index(max(accepted))
         taken = [self._decision(reports[winner], row) for row in range(accepted[winner] + 1)]
+        if self._has_head:
+            drafted = reports[winner].memory[accepted[winner]]
+            self._beams = beams_of(drafted)
         whole = [index for index, guess in enumerate(self._branches) if accepted[index] == len(guess)]
         newest = max(whole, key=accepted.__getitem__, default=None)
-        if newest is not None:
+        if newest is not None and not self._has_head:
             self._base = end + accepted[newest]
             self._drafts = self._drafted(reports[newest], accepted[newest] + 1)
         self._ids += [decision.token for decision in taken]
@@ -156,9 +188,8 @@ class JointSpeculationSession(DecodeSession):
         return len(guess)
 
     def _decision(self, report: BranchReport, row: int) -> Decision:
-        score = PositionScore(report.probabilities.item(row), report.scores.item(row), report, row)
-        tops = score.decision.top_logprobs[: self.settings.top_logprobs]
-        return replace(score.decision, top_logprobs=tops)
+        shown, probability = report.with_tops(self.settings.top_logprobs), report.probabilities.item(row)
+        return PositionScore(probability, report.scores.item(row), shown, row).decision
 
     def _drafted(self, report: BranchReport, first: int) -> list[Alternatives]:
         """The drafts of a report's rows from `first` on, as far as the first draft that ends the answer."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, overload
 
+from safetensors import SafetensorError, safe_open
+
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.folder_contents import lacking, refuse_broken_links, require_folder
 from lopa_ray.model.checkpoint.generation_defaults import GENERATION
-from lopa_ray.model.config import DRAFT_LAYERS, DraftWidths, Implementation, NativeConfig
+from lopa_ray.model.config import DRAFT_LAYERS, DraftHeadShape, DraftWidths, Implementation, NativeConfig
 from lopa_ray.model.config_json.json_file import read_json
 from lopa_ray.model.config_json.size_limits import checked_int
 from lopa_ray.model.config_json.stored_quantization import with_modelopt_file
@@ -20,6 +22,9 @@ CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 DRAFT_FOLDER = "linear_spec_lora"
 """The folder in which repositories of Nemotron-Labs-Diffusion have their draft adapter."""
+
+DRAFT_HEAD = "draft_head.safetensors"
+"""The file in which a checkpoint has a draft head beside its weights."""
 
 
 def draft_widths(folder: Path, config: ModelConfig) -> DraftWidths:
@@ -62,6 +67,21 @@ def draft_widths(folder: Path, config: ModelConfig) -> DraftWidths:
             f"may have {known}: use another one"
         )
     return tuple(widths)
+
+
+def draft_head_shape(folder: Path) -> DraftHeadShape | None:
+    """The shape of the draft head that the checkpoint `folder` has beside its weights; None: it has none. Raises
+    CheckpointError for a file that cannot be read."""
+    file = folder / DRAFT_HEAD
+    if not file.exists():
+        return None
+    try:
+        with safe_open(file, framework="numpy") as handle:
+            width, _ = handle.get_slice("mix.weight").get_shape()
+            (num_tokens,) = handle.get_slice("tokens").get_shape()
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: no draft head ({error}); remove it, or fetch it again") from None
+    return num_tokens, width
 
 
 def _last(module: str) -> str:

@@ -1,4 +1,4 @@
-"""The weights of a model's draft adapters, from the folder of a PEFT adapter."""
+"""The weights of a model's draft adapters, from the folder of a PEFT adapter, and of its draft head."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint.config_files import DRAFT_HEAD
 from lopa_ray.model.checkpoint.lora import LoraAdapter
+from lopa_ray.model.checkpoint.tensor_files import TensorFiles
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.families.family import published_rows
 from lopa_ray.model.families.native import family_of
@@ -66,3 +68,44 @@ def _fused(adapter: LoraAdapter, published: dict[str, int]) -> tuple[Tensor, Ten
         up[row : row + len(b), column : column + len(a)] = adapter.scales[module] * b
         row, column = row + len(b), column + len(a)
     return down, up
+
+
+def with_draft_head(
+    weights: Weights, config: NativeConfig, folder: Path, *, dtype: torch.dtype, device: torch.device | str
+) -> Weights:
+    """`weights` of the model `config`, and its draft head in `dtype`, from the file beside the checkpoint's. Its scores
+    have the LM head's rows of its tokens. Raises CheckpointError for a head that does not fit the model."""
+    assert config.draft_head is not None
+    file = folder / DRAFT_HEAD
+    stored, model = TensorFiles.scan([file]), meta_model(config, dtype)
+    head = {
+        name.removeprefix(_PREFIX): tuple(parameter.shape)
+        for name, parameter in model.named_parameters()
+        if name.startswith(_PREFIX) and name != SCORES
+    }
+    tokens = (
+        stored.read_tensor("tokens", (torch.int64, torch.int32)).long() if "tokens" in stored.files else None
+    )
+    fits = (
+        stored.shapes == head
+        and tokens is not None
+        and tokens.min() >= 0
+        and tokens.max() < config.vocab_size
+    )
+    if tokens is None or not fits:
+        raise CheckpointError(
+            f"{file}: got tensors {stored.shapes}; need {head}, and tokens below {config.vocab_size}: it is another "
+            "model's draft head, so remove it"
+        )
+    yield f"{_PREFIX}tokens", tokens.to(device)
+    for name, tensor in stored.read_tensors(name for name in head if name != "tokens"):
+        yield f"{_PREFIX}{name}", tensor.to(device=device, dtype=dtype)
+    lm_head = "embed.weight" if config.tie_word_embeddings else "lm_head.weight"
+    for name, tensor in weights:
+        if name == lm_head:
+            yield SCORES, tensor[tokens.to(tensor.device)]
+        yield name, tensor
+
+
+_PREFIX = "draft_head."
+SCORES = f"{_PREFIX}scores.weight"

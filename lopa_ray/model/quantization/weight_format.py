@@ -48,14 +48,10 @@ class WeightFormat:
         """Called once, when the layer has its weights. Trials of kernels belong here: the host waits for them, and in a
         forward a shard may be lost."""
 
-    def packs(self, layer: HeldWeights) -> bool:
-        """Whether `pack` does something."""
-        return self.multiply is F.linear and self.stored_dtype is None and pays(layer.weight)
-
     def pack(self, layer: HeldWeights) -> None:
         """Order the layer's weights for this CPU's products, in the place of the weights that it has, where that pays
         and rows may round by the batch. The embedding that a tied LM head shares stays as it is."""
-        if not self.packs(layer):
+        if self.multiply is not F.linear or self.stored_dtype is not None or not pays(layer.weight):
             return
         if layer.weight.dim() == 2:
             layer.weight, self.multiply = pack(layer.weight), packed_product

@@ -75,6 +75,7 @@ class SoftCappedHead(nn.Linear):
 class CanvasModel(nn.Module):
     """Token ids in, normed hidden rows out. It is a `MaskPredictor`, except that it fills no masks."""
 
+    draft_head: None = None
     learned_positions: int | None = None
 
     def __init__(self, config: CanvasConfig, decoder: Any, encoder_scalars: Tensor) -> None:

@@ -98,6 +98,8 @@ class TransformersModel(nn.Module):
         lm_head: nn.Linear = self.causal_lm.get_output_embeddings()
         return lm_head
 
+    draft_head: None = None
+
     @property
     def learned_positions(self) -> int | None:
         tables = [

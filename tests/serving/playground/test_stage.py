@@ -39,6 +39,20 @@ def test_three_presets_and_the_first_compares(page: Page, server: FakeServer) ->
     expect(presets.get_by_role("radio", checked=True)).to_have_count(0)
 
 
+def test_a_decoder_without_verified_lookahead_is_compared_with_competing_branches(
+    page: Page, server: FakeServer
+) -> None:
+    server.settings = {"decoder": "indel"}
+    opened = page.context.new_page()
+    opened.goto(server.url)
+    expect(opened.locator("#b-num_branches")).to_have_value("8")
+    expect(opened.locator("#b-lookahead")).to_be_disabled()
+    opened.get_by_role("button", name="Run").click()
+    expect(opened.get_by_role("status")).to_contain_text("Done")
+    asked = sorted(body["lopa"].get("num_branches") for body in server.bodies)
+    assert asked == [1, 8] and not any("lookahead" in body["lopa"] for body in server.bodies)
+
+
 @both_widths
 def test_a_token_shows_its_candidates_and_confidences(page: Page, server: FakeServer) -> None:
     server.entropy = True  # The confidences of the server's branches are negative; those of the page are not.

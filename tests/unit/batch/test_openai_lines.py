@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import httpx
@@ -55,6 +56,8 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     (RESPONSES, {"input": HI, "instructions": "be brief", "max_output_tokens": 12, **DRAWN}),
+    (CHAT, {"messages": HI, "max_tokens": 12, "n": 2, "trajectory": "entropies", **DRAWN}),
+    (RESPONSES, {"input": HI, "max_output_tokens": 12, "trajectory": True}),
 ]
 BAD: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"messages": HI, "temperature": "hot"}),
@@ -212,3 +215,41 @@ def test_a_lost_group_says_nothing_against_the_line(
     own, openai_line = decode(engine, ["own", line(2, CHAT, {"messages": HI, "n": 3, "max_tokens": 9})])
     assert own.worker_lost and openai_line.worker_lost
     assert openai_line.row["response"]["body"]["error"]["code"] == "unavailable"
+
+
+TRAJECTORY: dict[str, Any] = {"max_tokens": 24, "trajectory": True, "ignore_eos": True, **DRAWN}
+
+
+def test_a_choice_has_the_trajectory_of_its_text(server: Server, engine: LocalEngine) -> None:
+    """As Python has it; in a stream in the choice's last chunk; of an answer that a stop text cuts, up to that."""
+    assert engine.tokenizer is not None
+    prompt = engine.encode("one of two", raw=True)
+    alone = engine.generate(
+        prompt, max_new_tokens=24, trajectory=True, ignore_eos=True, temperature=1.0, seed=5
+    ).trajectory
+    assert alone is not None
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+
+        def choices(**fields: Any) -> list[dict[str, Any]]:
+            body = {"model": MODEL, "prompt": prompt, **TRAJECTORY, **fields}
+            response = client.post(TEXT, json=body)
+            assert response.status_code == 200, response.text
+            if not fields.get("stream"):
+                return list(response.json()["choices"])
+            events = [text.removeprefix("data: ") for text in response.text.split("\n\n") if text]
+            return [choice for text in events[:-1] for choice in json.loads(text)["choices"]]
+
+        (whole,) = choices()
+        assert whole["trajectory"] == json.loads(json.dumps(asdict(alone))) | {
+            "settings": whole["trajectory"]["settings"]
+        }
+        *others, last = choices(stream=True)
+        assert last["trajectory"] == whole["trajectory"] and last["finish_reason"] == "length"
+        assert not any("trajectory" in other for other in others)
+        assert "trajectory" not in choices(trajectory=False)[0]
+        half = engine.tokenizer.decode(alone.token_ids[:12])
+        (cut,) = choices(stop=[engine.tokenizer.decode(alone.token_ids).removeprefix(half)[:3]])
+        shown = cut["trajectory"]["token_ids"]
+        assert 0 < len(shown) < 24 and shown == alone.token_ids[: len(shown)]
+        assert cut["text"].startswith(engine.tokenizer.decode(shown)[:-1])
+        assert cut["trajectory"]["replay"]["stop"] == len(shown) == len(cut["trajectory"]["logprobs"])

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import ChoiceCanvas, ChoiceFinished, ChoicesRequest
-from lopa_ray.decoding.result import trace_step
+from lopa_ray.decoding.trace import trace_step
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.step_report import PHASES, StepTiming

@@ -115,9 +115,10 @@ def test_a_snapshot_shows_what_has_moved_and_tokens_keep_their_steps() -> None:
             if before is not None and target not in filled:
                 cell = before.cells[source] if source is not None else CanvasCell("", 0)
                 assert snapshot.cells[target] == cell
-        kinds |= {"deletion" for _ in rule_step.deletions}
+        kinds |= {"deletion" for _ in rule_step.deletions} | {"insertion" for _ in rule_step.inserted}
+        assert all((None, at) in rule_step.moves or not snapshot.cells[at].t for at in rule_step.inserted)
         before = snapshot
-    assert kinds == {"mask", "left", "right", "deletion"}
+    assert kinds == {"mask", "left", "right", "deletion", "insertion"}
 
 
 def test_text_leaves_at_the_end_of_its_block_and_is_that_of_the_answer(whole: Decode) -> None:

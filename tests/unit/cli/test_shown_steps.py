@@ -17,10 +17,10 @@ from cluster.cli import app
 from cluster.cli.watch import CanvasRenderer
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.indel import IndelSettings
-from lopa_ray.decoding.result import TraceRuleStep, TraceStep
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.trace import TraceRuleStep, TraceStep
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.protocol.outcome import Decision, Move
+from lopa_ray.protocol.outcome import Decision, Shift
 from support.paths import MODELS
 from support.verified_decode import PROBLEM
 
@@ -101,11 +101,11 @@ def test_deletions_and_insertions_are_marked_and_tokens_keep_their_steps() -> No
     session = engine.create_session([1, 2, 3], settings)
     renderer = CanvasRenderer(None, session)
 
-    def shown(number: int, canvas: str, filled: dict[int, int], *moves: Move) -> str:
+    def shown(number: int, canvas: str, filled: dict[int, int], shift: Shift) -> str:
         ids = tuple(session.vocabulary.mask_token_id if letter == "_" else int(letter) for letter in canvas)
         decided = tuple(Decision(at, token, 1.0, 0.0, ()) for at, token in filled.items())
         fills = tuple(decision.fill for decision in decided)
-        rule_step = TraceRuleStep(0, fills, moves)
+        rule_step = TraceRuleStep(0, fills, shift)
         step = TraceStep(
             step=number, branches=(), winner=0, fills=fills, rule_steps=(rule_step,), decided=decided,
             input_start=0, cached=0, kept=0, blocks=(), canvas=ids,
@@ -113,11 +113,11 @@ def test_deletions_and_insertions_are_marked_and_tokens_keep_their_steps() -> No
         frame = renderer.next_frame(step)
         return f"{frame.decided_in} {renderer.canvas(frame).plain}"
 
-    assert shown(1, "45__7", {3: 4, 4: 5, 7: 7}) == "(1, 1, 0, 0, 1) 4 5 ··7 "
+    assert shown(1, "45__7", {3: 4, 4: 5, 7: 7}, Shift()) == "(1, 1, 0, 0, 1) 4 5 ··7 "
     # The 4 goes, a mask comes before the 7, and all that was behind it has moved to the left.
-    moves = Move(4, 3), Move(5, 4), Move(6, 5), Move(None, 6)
-    assert shown(2, "5__67", {6: 6}, *moves) == "(1, 0, 0, 2, 1) ⌫5 ··6 7 "
-    assert shown(3, "5__67", {}, Move(None, 4)) == "(1, 0, 0, 2, 1) 5 ‸·6 7 "
+    shift = Shift(((4, 3), (5, 4), (6, 5), (None, 6)), inserted=(6,), deletions=(3,))
+    assert shown(2, "5__67", {6: 6}, shift) == "(1, 0, 0, 2, 1) ⌫5 ··6 7 "
+    assert shown(3, "5__67", {}, Shift(inserted=(4,))) == "(1, 0, 0, 2, 1) 5 ‸·6 7 "
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
-from lopa_ray.decoding.result import GenerationResult, ResultBuilder, TraceRuleStep
+from lopa_ray.decoding.result import GenerationResult, ResultBuilder
+from lopa_ray.decoding.trace import TraceRuleStep
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan

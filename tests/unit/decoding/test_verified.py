@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +10,12 @@ from hypothesis import given, settings, strategies as st
 
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.constraint_builder import build_constraint
-from lopa_ray.decoding.decoders import DECODERS, new_session
+from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
-from lopa_ray.decoding.lookahead_settings import OF_FORKS, LookaheadSettings
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.verified.evaluated_state import StateKey
 from lopa_ray.errors import ScoreError, StepLimitError
@@ -26,46 +25,14 @@ from lopa_ray.protocol.step_report import BranchReport
 from support.context_model import ContextModel
 from support.fake_model import VOCABULARY
 from support.given_answers import GIVEN, session_with
-from support.settings_strategies import ANY_SETTINGS, PROMPTS
+from support.settings_strategies import PROMPTS
+from support.verified_decode import CONTEXT_MODELS, any_verified
 
 pytestmark = pytest.mark.medium
-
-CONTEXT_MODELS = st.builds(
-    ContextModel,
-    seed=st.integers(0, 2**16),
-    stability=st.sampled_from([0.5, 0.9, 1.0]),
-    eos_probability=st.sampled_from([0.0, 0.02, 0.2]),
-    vocabulary=st.sampled_from([VOCABULARY, replace(VOCABULARY, shifted=True)]),
-)
 
 VERIFIED = LopaSettings(
     max_new_tokens=40, block_size=16, num_branches=8, lookahead="verified", confidence_threshold=0.8
 )
-
-
-NOT_WITH_DRAFTS = {*OF_FORKS, "credit_alpha"}
-
-
-@st.composite
-def any_verified(draw: st.DrawFn) -> LookaheadSettings:
-    """Settings of every decoder that has a lookahead, with the verified one."""
-    wanted = draw(
-        ANY_SETTINGS.filter(
-            lambda wanted: DECODERS[wanted.decoder].verifies_drafts and "lookahead" not in wanted.refused
-        )
-    )
-    given = {
-        name: getattr(wanted, name) for name in wanted.model_fields_set - wanted.implied - NOT_WITH_DRAFTS
-    }
-    changes: dict[str, Any] = {
-        "num_branches": draw(st.one_of(st.integers(2, 9), st.just("auto"))),
-        "lookahead": "verified",
-    }
-    if draw(st.booleans()):
-        changes |= {"temperature": draw(st.sampled_from([0.5, 1.0])), "seed": draw(st.integers(0, 9))}
-    if "settled" in type(wanted).model_fields:
-        changes["settled"] = draw(st.sampled_from([None, 0.05, 1.0]))
-    return type(wanted)(**given | changes)
 
 
 COSTS = st.dictionaries(st.integers(1, 300), st.floats(0.01, 100.0), min_size=1, max_size=6)

@@ -82,12 +82,14 @@ def results_of(
 def saved_steps(
     engine: LocalEngine, prompts: list[list[int]] | list[str], wanted: list[LookaheadSettings]
 ) -> int:
-    """How many steps drafts save, once all results are those of one branch."""
+    """How many steps drafts save, once all results are those of one branch, with all fields of their trajectories."""
+    wanted = [settings.replace(trajectory="entropies") for settings in wanted]
     alone = results_of(engine, prompts, [settings.of_one_branch() for settings in wanted])
     verified = results_of(engine, prompts, wanted)
     for one, result in zip(alone, verified, strict=True):
         assert (result.token_ids, result.finish_reason) == (one.token_ids, one.finish_reason)
         assert result.rule_steps == one.steps >= result.steps
+        assert result.trajectory == one.trajectory is not None
     return sum(one.steps for one in alone) - sum(result.steps for result in verified)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -155,6 +156,31 @@ def test_a_nucleus_of_forbidden_tokens_alone(temperature, ranking):
         assert scored.probabilities.tolist() == scored.scores.tolist() == [0.0] * 16
         if temperature == 0:
             assert scored.tokens.tolist() == logits.masked_fill(BANNED, -math.inf).argmax(-1).tolist()
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), FILTERS)
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("confidence_temperature", [None, 2.0])
+def test_draws_are_of_the_distribution_that_is_drawn_from(
+    top_p, top_k, temperature, confidence_temperature
+) -> None:
+    """Among allowed tokens alone, also where filters leave none of these; whatever shapes confidences."""
+    logits = rows(12)
+    logits[:4, MASK] = 30.0
+    sampling = SamplingParams(temperature, top_p, top_k, seed=3, draws=True)
+    scored = score(logits, replace(sampling, confidence_temperature=confidence_temperature))
+    plain = score(logits, replace(sampling, draws=False, confidence_temperature=confidence_temperature))
+    assert torch.equal(scored.tokens, plain.tokens) and scored.draws is not None and plain.draws is None
+    for row, token, draw in zip(logits, scored.tokens.tolist(), scored.draws.tolist(), strict=True):
+        for filters in ((top_p, top_k), (None, None)):
+            expected = np.where(BANNED, 0, reference(row, *filters, temperature))
+            if expected.sum() > 1e-30:
+                break
+        expected /= expected.sum()
+        positive = expected[expected > 0]
+        assert draw == pytest.approx(
+            [math.log(expected[token]), -(positive * np.log(positive)).sum()], rel=1e-4, abs=1e-5
+        )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.02, 1.0])

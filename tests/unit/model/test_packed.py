@@ -8,10 +8,7 @@ import torch.nn.functional as F
 
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.linear import Linear, pack
 from lopa_ray.model.quantization import packed
-from support.tiny_model import TINY_MODEL
 from support.verified_decode import PROBLEM
 
 torch.set_num_threads(1)
@@ -42,26 +39,6 @@ def test_packed_products_are_those_of_the_weights(rows: int, has_bias: bool) -> 
     got = packed.packed_product(x, held, bias if has_bias else None)
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got.double(), expected, rtol=2**-7, atol=0.05)
-
-
-@NEEDS_BFLOAT16
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_a_packed_layer_multiplies_by_half_of_its_draft_adapter_too(has_bias: bool) -> None:
-    draw = torch.Generator().manual_seed(1)
-    layer = Linear(load_config(TINY_MODEL), (640, 512), bias=has_bias, draft_width=24)
-    for parameter in layer.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=draw).bfloat16()
-    x, draft_rows = torch.randn(9, 512, generator=draw).bfloat16(), (torch.arange(9) % 2).bfloat16()[:, None]
-    plain = [layer(x, rows) for rows in (None, draft_rows)]
-    pack(layer)
-    joined = [layer(x, rows) for rows in (None, draft_rows)]
-    assert layer.weight.shape == (664, 512) and all(
-        parameter.is_mkldnn for parameter in layer.parameters() if parameter.dim() > 1
-    )
-    for got, expected in zip(joined, plain, strict=True):
-        assert got.shape == (9, 640) and got.is_contiguous()
-        torch.testing.assert_close(got, expected, rtol=2**-6, atol=4.0)
-    assert torch.equal(joined[1][0], joined[0][0]) and not torch.equal(joined[1][1], joined[0][1])
 
 
 @NEEDS_BFLOAT16

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -161,6 +162,13 @@ def test_several_that_want_it_convert_it_once(tiny: WheelModel) -> None:
     assert made == {tiny.folder} and done == [*range(1, len(tiny_weights()) + 1)]
 
 
+def test_a_draft_head_lies_beside_the_weights(tiny: WheelModel, tmp_path: Path) -> None:
+    (head := tmp_path / "draft_head.safetensors").write_bytes(b"drafts")
+    folder = replace(tiny, draft_head=head).make()
+    assert (folder / head.name).read_bytes() == b"drafts"
+    assert SMOLLM2.draft_head is not None and SMOLLM2.draft_head.is_file()
+
+
 def test_a_full_disk_is_an_error_of_the_checkpoint(tiny: WheelModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -171,7 +179,7 @@ def test_a_full_disk_is_an_error_of_the_checkpoint(tiny: WheelModel, monkeypatch
 
 
 @pytest.mark.medium
-def test_a_draft_adapter_and_lookups_change_no_token(tiny: WheelModel, tmp_path: Path) -> None:
+def test_a_draft_adapter_changes_no_token(tiny: WheelModel, tmp_path: Path) -> None:
     save_draft_adapter(folder := tmp_path / "adapter", tiny.make(), ALL_LINEAR[""], mask_token=3)
     answers = []
     for adapter, size in ((None, 1), (None, 6), (str(folder), 6)):

@@ -200,7 +200,7 @@ def test_the_canvas_rides_on_chunks_without_choices(client: httpx.Client) -> Non
             {"name": "+1", "tried": "Once", "confidence": 0.9},
         ],
         "winner": 1,
-        "rule_steps": [{"branch": 1, "positions": [0], "moves": [], "deletions": []}],
+        "rule_steps": [{"branch": 1, "positions": [0], "moves": [], "inserted": [], "deletions": []}],
         "candidates": [],
     }
     assert len(snapshots) == 2

@@ -36,6 +36,7 @@ def branch_reports(draw: st.DrawFn) -> BranchReport:
         top_tokens=ids(rows, width),
         top_logprobs=floats(rows, width).astype(np.float32),
         memory=floats(rows, draw(st.integers(0, 2))),
+        draws=floats(rows, draw(st.sampled_from([0, 2]))),
     )
 
 
@@ -52,6 +53,7 @@ def test_what_arrives_is_what_was_sent(reports: list[tuple[int, BranchReport]]) 
             assert report_bytes(report) == report_bytes(expected)
             assert report.top_tokens.shape == expected.top_tokens.shape
             assert report.memory.shape == expected.memory.shape
+            assert report.draws.shape == expected.draws.shape
             assert [array.dtype for array in arrays_of(report)] == [
                 array.dtype for array in arrays_of(expected)
             ]
@@ -79,4 +81,4 @@ def test_a_large_report_is_one_buffer_of_little_more_than_its_numbers() -> None:
     pickled = pickle.dumps(sent, protocol=5, buffer_callback=buffers.append)
     numbers = 256 * 64 * (4 + 4 + 8 + 4 + 8)
     (buffer,) = buffers
-    assert numbers < buffer.raw().nbytes < numbers + 256 * 48 + 100 and len(pickled) < 200
+    assert numbers < buffer.raw().nbytes < numbers + 256 * 56 + 100 and len(pickled) < 200

@@ -22,7 +22,7 @@ export function drawCanvas(canvas, run, at) {
     span.cell = isMask ? null : cell;
     span.classList.toggle("new", !isMask && cell.s > 0 && cell.s === frame.step);
     span.classList.toggle("moved", !isMask && frame.moved.has(position));
-    span.classList.toggle("inserted", isMask && Boolean(frame?.moved.has(position)));
+    span.classList.toggle("inserted", isMask && Boolean(frame?.inserted.has(position)));
     span.classList.toggle("deletion", Boolean(frame?.deletions.has(position)));
   }
 }

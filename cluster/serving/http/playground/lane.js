@@ -6,7 +6,7 @@ import { $, copyOnClick } from "./dom.js";
 import { count, fixed, words } from "./format.js";
 import { drawStep } from "./step_view.js";
 
-const KINDS = { none: "One branch", lopa: "LoPA's lookahead", verified: "Verified lookahead" };
+const KINDS = { none: "One branch", lopa: "LoPA's lookahead", verified: "Verified lookahead", guesses: "Several guesses" };
 
 export class Lane {
   run = null; // The one that the lane shows.

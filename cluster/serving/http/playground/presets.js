@@ -6,8 +6,9 @@ const NAMES = ["decoder", "num_branches", "lookahead", "acceptance"]; // The set
 export function presetOf(name, defaults) {
   const decoder = drafting(defaults);
   if (!decoder) return { a: {}, b: null };
-  const exact = defaults.settings[decoder].acceptance === "exact" ? "" : "exact";
-  const verified = { decoder, num_branches: "8", lookahead: "verified", acceptance: name === "fast" ? "0.5" : exact };
+  const { acceptance, lookahead } = defaults.settings[decoder];
+  const guesses = { lookahead: "verified", acceptance: name === "fast" ? "0.5" : acceptance === "exact" ? "" : "exact" };
+  const verified = { decoder, num_branches: "8", ...(lookahead && guesses) };
   return name === "compare" ? { a: oneBranch(decoder, defaults), b: verified } : { a: verified, b: null };
 }
 
@@ -28,14 +29,15 @@ export function withPreset(values, side) {
 
 const isAvailable = (decoder, { settings, refused }) => Boolean(settings[decoder]) && !refused[decoder];
 
-/* The decoder for verified lookahead: the model's own, or the first that has it. */
+/* The decoder for lookahead: the model's own, or the first that has it. Not all have verified lookahead. */
 function drafting(defaults) {
   const names = [defaults.decoder, "lopa", ...Object.keys(defaults.settings)];
-  return names.find((name) => isAvailable(name, defaults) && "lookahead" in defaults.settings[name]);
+  return names.find((name) => isAvailable(name, defaults) && "num_branches" in defaults.settings[name]);
 }
 
 /* The same rule without lookahead. */
 function oneBranch(decoder, defaults) {
   const name = decoder === "lopa" ? ["d2f", "vanilla"].find((known) => isAvailable(known, defaults)) : decoder;
-  return name && name !== decoder ? { decoder: name } : { decoder, num_branches: "1", lookahead: "lopa" };
+  if (name && name !== decoder) return { decoder: name };
+  return { decoder, num_branches: "1", ...(defaults.settings[decoder].lookahead && { lookahead: "lopa" }) };
 }

@@ -17,7 +17,7 @@ export class Run {
   outcome = "";
 
   /* `messages`: what was sent of a chat; null for raw text. `side`: A or B in a comparison, else "". `settings`: the
-   * texts of the fields that were set. `lookahead`: lopa, verified, none with one branch, or "". `request`: path and body. `id`: of a
+   * texts of the fields that were set. `lookahead`: lopa, verified, guesses, none with one branch, or "". `request`: path and body. `id`: of a
    * kept run. */
   constructor({
     id = `${Date.now()}-${Math.random()}`, prompt, messages, decoder, label, side, model, tools, settings,
@@ -95,9 +95,11 @@ export class Run {
     for (const cell of canvas.cells) cell.isMask ??= !cell.s && !cell.t;
     canvas.scores = []; // By position: its candidates, {tokens, probabilities}.
     for (const score of canvas.candidates ?? []) canvas.scores[score.position] = score;
-    // By deletions and insertions: where content has come to, and before which positions tokens have gone.
-    canvas.moved = new Set(canvas.rule_steps.flatMap(({ moves = [] }) => moves.map(([, to]) => to)));
-    canvas.deletions = new Set(canvas.rule_steps.flatMap(({ deletions = [] }) => deletions));
+    // By deletions and insertions: where content has come to, new masks in between, and before what tokens have gone.
+    const all = (of) => new Set(canvas.rule_steps.flatMap(of));
+    canvas.moved = all(({ moves = [] }) => moves.map(([, to]) => to));
+    canvas.inserted = all(({ inserted = [] }) => inserted);
+    canvas.deletions = all(({ deletions = [] }) => deletions);
     // The drafts whose reports the rule took, in this order.
     const taken = canvas.rule_steps.map(({ branch }) => branch).filter((branch) => branch !== null);
     canvas.accepted = [...new Set(taken)].slice(1);

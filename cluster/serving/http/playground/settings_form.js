@@ -164,7 +164,7 @@ export class SettingsForm {
   get lookahead() {
     const { num_branches, lookahead } = this.controls;
     const branches = num_branches.disabled ? "1" : num_branches.value.trim() || String(this.settings?.num_branches);
-    return branches === "1" ? "none" : lookahead.disabled ? "" : lookahead.value || (this.settings?.lookahead ?? "");
+    return branches === "1" ? "none" : lookahead.disabled ? "guesses" : lookahead.value || (this.settings?.lookahead ?? "");
   }
 
   /* The texts of the fields that are set. */

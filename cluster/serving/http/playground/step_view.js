@@ -15,7 +15,7 @@ export function drawStep(part, run, frame) {
   part("guesses").hidden = !(frame && isVerified && frame.branches.length > 1);
   if (!frame) return;
   part("step-title").textContent = `Step ${frame.step}`;
-  part("happened").textContent = isVerified ? verifiedText(frame) : competing ? competedText(frame) : singleText(frame);
+  part("happened").textContent = isVerified ? verifiedText(frame) : competing ? competedText(frame, run.lookahead === "guesses") : singleText(frame);
   if (competing) drawBranches(part("branch-table").tBodies[0], run, frame);
   else if (isVerified) drawGuesses(part("guesses"), frame);
 }
@@ -24,8 +24,9 @@ const tokens = (number) => `${number} ${number === 1 ? "token" : "tokens"}`;
 
 const singleText = ({ decided }) => `One branch, one denoising step: ${tokens(decided)}.`;
 
-function competedText({ branches, decided, winner }) {
+function competedText({ branches, decided, winner }, areGuesses) {
   const name = branches[winner].name === "anchor" ? "the anchor" : `branch ${branches[winner].name}`;
+  if (areGuesses) return `${branches.length} guesses were verified at once, and ${name} was right for longest: ${tokens(decided)}.`;
   return `${branches.length} branches competed, and ${name} won with the highest confidence: ${tokens(decided)}.`;
 }
 

@@ -6,10 +6,12 @@ import asyncio
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.serving.protocol.messages import ModelDefaults
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.engine.config import Config
@@ -21,6 +23,11 @@ pytestmark = pytest.mark.medium
 
 WITHOUT_RANKING = ["s2d2", "renoising"]
 """Decoders with no use for the ranking of the preset."""
+
+
+def taken(settings: GenerationSettings) -> dict[str, Any]:
+    """The settings that a decoder has a place for."""
+    return settings.model_dump(mode="json", exclude={"decoder", *settings.refused})
 
 
 def defaults_of(config: Config) -> tuple[ModelDefaults, LocalEngine]:
@@ -36,7 +43,7 @@ def test_defaults_are_those_that_sessions_have() -> None:
     assert [*defaults.settings, *defaults.refused] == list(DECODERS)
     for decoder, values in defaults.settings.items():
         session = engine.create_session("hi", decoder=decoder)
-        assert values == session.settings.model_dump(mode="json", exclude={"decoder"})
+        assert values == taken(session.settings)
         assert values["max_new_tokens"] == 40
     assert defaults.settings["lopa"]["num_branches"] == 3
 
@@ -61,7 +68,8 @@ def test_decoders_without_verified_lookahead_come_with_what_a_request_needs() ->
     assert defaults.refused.keys() == {*defaults.accepted_with, *WITHOUT_RANKING}
     for decoder, needed in defaults.accepted_with.items():
         session = engine.create_session("hi", decoder=decoder, **needed)
-        assert defaults.settings[decoder] == session.settings.model_dump(mode="json", exclude={"decoder"})
+        assert defaults.settings[decoder] == taken(session.settings)
+        assert "lookahead" not in defaults.settings[decoder]
 
 
 def test_sampling_settings_are_the_checkpoints(tmp_path: Path) -> None:
@@ -71,4 +79,4 @@ def test_sampling_settings_are_the_checkpoints(tmp_path: Path) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **sampling}))
     defaults, _ = defaults_of(Config(model={"path": str(folder)}))
     assert not defaults.is_demo_model
-    assert {values["temperature"] for values in defaults.settings.values()} == {0.7}
+    assert {values.get("temperature", 0.7) for values in defaults.settings.values()} == {0.7}
