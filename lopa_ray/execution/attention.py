@@ -98,7 +98,7 @@ class LaneAttention:
 def reads_no_cache(cache: KVCache, lane: Lane) -> bool:
     """Whether a lane computes all that it sees, although positions are cached: it must not write over these."""
     sees_itself = not lane.start and all(seen <= lane.stop for _, seen in lane.segments)
-    return sees_itself and bool(cache.committed[lane.slot])
+    return sees_itself and not lane.causal_rows and bool(cache.committed[lane.slot])
 
 
 SDPA_ATTENTION = LaneAttention(sdpa, causal_sdpa)
