@@ -29,9 +29,9 @@ BRANCHES = (1, 4, 8, 16)
 METHOD = (
     "Word problems of seed 77 on a canvas of 64 tokens, with the model in the package, of which the record has decodes "
     "by FreeDave (commit 8b48121). Calls and rows (branch evaluations) are means per answer. equal: answers whose ids "
-    "are all those of the same code with one branch. Rules: fast_dllm with that threshold; static: confidence_threshold "
-    "1 with steps 64, one token per call as FreeDave's; schedule: fill schedule, which FreeDave lacks; vanilla. branches: "
-    "FreeDave's draft steps, the anchor included; its eager acceptance is not exact."
+    "are all those of the same code with one branch. Rules: fast_dllm with that threshold; static: "
+    "confidence_threshold 1 with steps 64, one token per call as FreeDave's; schedule: fill schedule, which FreeDave "
+    "lacks; vanilla. branches: FreeDave's draft steps, the anchor included; its eager acceptance is not exact."
 )
 
 

@@ -71,7 +71,7 @@ def fit_drafts(
     *,
     config: options.ConfigOption = "demo",
     engine: ExperimentOptions,
-    problems: Annotated[int, typer.Option(min=1, help="Word problems to decode.")] = 240,
+    problems: Annotated[int, typer.Option(min=1, help="Word problems to decode.")] = 400,
     seed: Annotated[
         int, typer.Option(min=0, help="Of the problems; `lopa experiment verified` needs others.")
     ] = FIT_SEED,

@@ -40,8 +40,8 @@ class Memory(Experiment):
         "compared with the rule of the same canvas and attention, on the same problems."
     )
     paper = (
-        "KLASS (arXiv 2511.05664), WINO (2507.18578), CreditDecoding (2510.06133) and S2D2 (2603.25702) take fewer calls "
-        "than a threshold or a schedule at an equal or a higher score, on models of 1.7 to 8 billion parameters."
+        "KLASS (arXiv 2511.05664), WINO (2507.18578), CreditDecoding (2510.06133) and S2D2 (2603.25702) take fewer "
+        "calls than a threshold or a schedule at an equal or a higher score, on models of 1.7 to 8 billion parameters."
     )
 
     def points(self) -> Sequence[Point]:

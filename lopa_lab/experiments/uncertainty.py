@@ -39,14 +39,12 @@ class Uncertainty(Experiment):
     smallest: ClassVar = {"BRANCHES": (2,), "RULES": {"threshold": RULES["threshold"]}}
     plot_rows = (1, 1)
     method = (
-        "Branches are LoPA's forks of a rule: D2F's threshold of 0.9, or Dream's schedule, which fills one position per "
-        "step. Positions are ranked by neg_entropy. certainty: the branch with the least uncertainty of the whole "
-        "sequence wins (LookUM); mean: LoPA's choice. Points: the difference of scores to one branch of the same rule, on "
-        "the same problems. With several choices one of twenty intervals is expected to lie off 0 by chance."
+        "Branches are LoPA's forks of a rule: D2F's threshold of 0.9, or Dream's schedule, which fills one position "
+        "per step. Positions are ranked by neg_entropy. certainty: the branch with the least uncertainty of the whole "
+        "sequence wins (LookUM); mean: LoPA's choice. Points: the difference of scores to one branch of the same rule, "
+        "on the same problems. With several choices one of twenty intervals is expected to lie off 0 by chance."
     )
-    paper = (
-        "LookUM (arXiv 2511.05563) scores above one path with 2 to 4 paths, on models of 7 and 8 billion parameters."
-    )
+    paper = "LookUM (arXiv 2511.05563) scores above one path with 2 to 4 paths, on models of 7 and 8 billion weights."
 
     def points(self) -> Sequence[Point]:
         return [name._asdict() for name in _names()]

@@ -18,7 +18,7 @@ POSITION_SEED = 0x5EED  # keeps draws of positions apart from draws of tokens, w
 
 
 class RuleBlock(NamedTuple):
-    """Masked positions, of which a rule fills all that pass a threshold, or if these are fewer the `least` best ranked."""
+    """Masked positions, of which a rule fills all that pass a threshold, or the `least` best if these are more."""
 
     positions: list[int]  # ascending
     threshold: float  # of probability; above 1 none passes, as in a schedule

@@ -28,7 +28,7 @@ from lopa_ray.protocol.sampling_params import Ranking
 BRANCHES = 8
 """Branches of the decodes that give the examples."""
 RULES: tuple[dict[str, Any], ...] = (
-    {"decoder": "lopa"},
+    *({"decoder": "lopa"} for _ in range(5)),
     {"decoder": "fast_dllm", "cache": "prefix"},
     {"decoder": "fast_dllm", "cache": "dual"},
     {"decoder": "block_diffusion", "block_size": 16},
@@ -37,7 +37,7 @@ RULES: tuple[dict[str, Any], ...] = (
     {"decoder": "fast_dllm", "cache": "prefix", "confidence_threshold": 1.0},
     {"decoder": "vanilla", "block_size": 32},
 )
-"""The rules of these decodes, by their changes of settings: problems take them in turns."""
+"""The rules of these decodes, by their changes of settings: problems take them in turns, the usual one more often."""
 HIDDEN_UNITS = 32
 EPOCHS = 80
 BLOCKS_PER_BATCH = 256
@@ -146,7 +146,12 @@ def fit_fill_models(
     """
     parameters: dict[str, Mapping[str, Any]] = {}
     for ranking in get_args(Ranking):
-        verified = {"lookahead": "verified", "acceptance": "exact", "num_branches": BRANCHES, "ranking": ranking}
+        verified = {
+            "lookahead": "verified",
+            "acceptance": "exact",
+            "num_branches": BRANCHES,
+            "ranking": ranking,
+        }
         changes = ({"decode": verified | rule} for rule in RULES)
         settings = [Config.parse(config.given(), change).decode for change in changes]
         for number, fitted in enumerate(fit_in_rounds(engine, problems, settings, rounds), 1):
@@ -169,7 +174,9 @@ def fit_in_rounds(
     model = None
     for _ in range(rounds):
         examples: list[BlockExample] = []
-        sessions = [engine.create_session(p.question, s) for p, s in zip(problems, cycle(settings), strict=False)]
+        sessions = [
+            engine.create_session(p.question, s) for p, s in zip(problems, cycle(settings), strict=False)
+        ]
         results_of(engine, [ObservedVerifiedSession(session, model, examples) for session in sessions])
         fitted = fit_fill_model(examples)
         yield fitted

@@ -173,7 +173,10 @@ class BlockDiffusionSession(BlockCausalSession):
         return not self.settings.sub_block_cache
 
     def _threshold_and_least(self, call: int) -> tuple[float, int] | None:
-        thresholds = {"low_confidence_dynamic": self.settings.confidence_threshold, "low_confidence_static": inf}
+        thresholds = {
+            "low_confidence_dynamic": self.settings.confidence_threshold,
+            "low_confidence_static": inf,
+        }
         threshold = thresholds.get(self.settings.remasking)
         return None if threshold is None else (threshold, self._fill_count(call))
 
