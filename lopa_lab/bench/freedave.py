@@ -125,7 +125,7 @@ def measure_freedave(values: dict[str, Any], problems: int, rules: Sequence[str]
             count = problems if theirs is None else min(problems, len(theirs.calls))
             figures: Row = {"problems": count}
             if theirs is not None:
-                theirs = Answers(*(column[:count] for column in theirs))
+                theirs = Answers(theirs.token_ids[:count], theirs.calls[:count], theirs.rows[:count])
                 figures |= theirs.figures(recorded[run._replace(branches=1, acceptance="exact")], "FreeDave ")
             if run.acceptance == "exact":
                 settings = run.config(values).decode
