@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cluster.openai.errors import short_repr
-from lopa_ray.config.generation_settings import GIVING
+from lopa_ray.config.generation_settings import OF_ANSWER
 from lopa_ray.errors import PromptError
 from lopa_ray.text.chat_message import read_messages
 from lopa_ray.text.client_object import unknown_field_message
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lopa_ray.engine.session_factory import Prompt
 
 PROMPT_KEYS = ("prompt", "messages", "token_ids")
-OPTION_KEYS = ("settings", "parse_special", *GIVING)
+OPTION_KEYS = ("settings", "parse_special", *OF_ANSWER)
 OPENAI_KEYS = ("custom_id", "method", "url", "body")
 _RESPONSE_ID = "batch_req_"
 DECISION_KEYS = ("input", "questions")  # the keys of a line with questions, both in the shape of OpenAI's API
@@ -196,5 +196,5 @@ def require_unicode(text: str) -> str:
 
 def _parse_settings(record: dict[str, Any]) -> dict[str, Any] | None:
     settings: dict[str, Any] | None = _require(record, "settings", dict | None, "an object of settings")
-    given = {name: record[name] for name in GIVING if record.get(name) is not None}
+    given = {name: record[name] for name in OF_ANSWER if record.get(name) is not None}
     return {**(settings or {}), **given} if given else settings

@@ -26,6 +26,7 @@ NewBuilder = Callable[[str, Any, ChoicesRequest], AnswerBuilder]
 URLS: dict[str, tuple[type[GenerationRequest], NewBuilder]] = {
     "/v1/chat/completions": (ChatRequest, ChatBuilder),
     "/v1/completions": (CompletionRequest, CompletionBuilder),
+    "/v1/fim/completions": (CompletionRequest, CompletionBuilder),
     "/v1/responses": (ResponsesRequest, ResponsesBuilder),
 }
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from cluster.choices.answer_format import AnswerFormat
-from cluster.choices.answer_parser import AnswerDelta
+from cluster.choices.answer_parser import Answer, AnswerDelta
 from cluster.choices.messages import (
     CanvasBranch,
     CanvasCandidates,
@@ -55,14 +55,17 @@ class ChoiceState:
         self._request = request
         self._tokenizer = tokenizer
         self._result = ResultBuilder(session)
-        self._detokenizer = IncrementalDetokenizer(
+        self._new_detokenizer = partial(
+            IncrementalDetokenizer,
             partial(tokenizer.decode, shown=answer_format.shown_tokens),
             session.vocabulary.mask_token_id,
             session.end_token_ids,
             # A call that has to be valid is not cut.
             () if request.forced_tools else request.stop,
         )
-        self._parser = answer_format.new_parser()
+        self._new_parser = answer_format.new_parser
+        self._detokenizer, self._parser = self._new_detokenizer(), self._new_parser()
+        self._shown = Answer()  # what was sent last, if the request is `diffusing`
         self._follows_text = bool(request.stream or request.stop or not request.parallel_tool_calls)
         self._echo = ""
         self._decisions: dict[int, Decision] = {}
@@ -100,6 +103,8 @@ class ChoiceState:
         finished = outcome.finish_reason is not None
         if finished or self._follows_text:
             yield from self._new_text(final=finished)
+        if self._request.stream and self._request.diffusing:
+            yield from self._whole_text(final=finished or self._text_ended)
         if finished or self._text_ended:
             yield self._finish("stop" if self._text_ended else outcome.finish_reason)
 
@@ -120,13 +125,33 @@ class ChoiceState:
         answer = first + len(self.session.prompt)
         delta = self._detokenizer.update(self._result.returned_canvas, final=final)
         if self._request.logprobs:
-            self._logprobs += [self._logprob(self._decisions[answer + at]) for at in range(delta.tokens)]
+            self._logprobs += [self._logprob(self._decision(answer + at)) for at in range(delta.tokens)]
         parts = list(self._parser.update(delta.text, final=final or self._detokenizer.stopped))
         if self._request.stream and (parts or delta.tokens):
             logprobs, tokens = tuple(self._logprobs[first:]), self._detokenizer.num_emitted_tokens
             for part in parts or [AnswerDelta()]:
+                if self._request.diffusing and part.tool_call is None:
+                    continue
                 yield TextDelta(self.index, part.content, logprobs, part.reasoning, part.tool_call, tokens)
                 logprobs = ()
+
+    def _whole_text(self, *, final: bool) -> Iterator[ChoicesOutput]:
+        """All that is decided by now, if it has changed: without masks, so text on both sides of a hole is joined. What
+        may be the beginning of a stop text, a tag or a call is held back."""
+        parser = self._parser
+        if not final:
+            mask, parser = self.session.vocabulary.mask_token_id, self._new_parser()
+            ids = [token for token in self._result.text_token_ids if token != mask]
+            for _ in parser.update(self._new_detokenizer().update(ids).text):
+                pass
+        shown, self._shown = self._shown, Answer(parser.answer.content, parser.answer.reasoning)
+        if shown != self._shown:
+            tokens = self._detokenizer.num_emitted_tokens
+            yield TextDelta(self.index, self._shown.content, reasoning=self._shown.reasoning, tokens=tokens)
+
+    def _decision(self, position: int) -> Decision:
+        token = self.session.given.tokens.get(position - len(self.session.prompt))
+        return self._decisions[position] if token is None else Decision(position, token, 1.0, 0.0, ())
 
     def _logprob(self, decision: Decision) -> TokenLogprob:
         top = tuple((*self._token(token), logprob) for token, logprob in decision.top_logprobs)
@@ -224,16 +249,16 @@ class ChoiceState:
     # Canvas
 
     def _snapshot(self, step: TraceStep, considered: Sequence[Decision], now: float) -> ChoiceCanvas:
-        given, decided_at = self.session.given.tokens, self._decided_at_step
+        mask, decided_at = self.session.vocabulary.mask_token_id, self._decided_at_step
         prompt = len(self.session.prompt)
         return ChoiceCanvas(
             choice=self.index,
             step=step.step,
             seconds=now - self.arrival_time,
             cells=tuple(
-                CanvasCell(self._tokenizer.token_text(token), decided_at.get(prompt + at, 0))
-                if prompt + at in decided_at or at in given
-                else CanvasCell("", 0)
+                CanvasCell("", 0)
+                if token == mask
+                else CanvasCell(self._tokenizer.token_text(token), decided_at.get(prompt + at, 0))
                 for at, token in enumerate(step.canvas)
             ),
             branches=tuple(

@@ -96,6 +96,12 @@ class ChoiceFactory:
                 session = self._sessions.create_session(
                     prompt.ids, settings, raw=request.raw, parse_special=request.parse_special
                 )
+                if request.logprobs and session.draft and not session.denoises_canvases:
+                    raise SettingsError(
+                        "draft: got one with log-probabilities; tokens of it that the model keeps were decided by no "
+                        "pass, so they have none: leave one out",
+                        setting="draft",
+                    )
                 session.client, session.priority = request.client, request.priority
                 rest = (session, tokenizer, prompt.answer, self._position_bytes, arrival_time)
                 choices.append(ChoiceState(request, len(choices), *rest))

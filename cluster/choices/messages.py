@@ -39,6 +39,7 @@ class ChoicesRequest:
     logprobs: bool = False  # `TextDelta`s and `ChoiceFinished` carry the log-probabilities of their tokens
     stream: bool = False  # send `TextDelta`s as text becomes final
     stream_canvas: bool = False  # send a `ChoiceCanvas` per step
+    diffusing: bool = False  # each `TextDelta` with text has all of it so far, and replaces the one before
     trace: bool = False  # `ChoiceFinished` carries the events of a Chrome trace
     deadline_s: float | None = None  # seconds from arrival after which the request ends
     partial: bool = False  # at the deadline, end with what was decided so far
@@ -87,7 +88,8 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """The next part of a choice that can no longer change: text, reasoning, or a call."""
+    """The next part of a choice that can no longer change: text, reasoning, or a call. With `ChoicesRequest.diffusing`
+    text and reasoning are whole, and may change."""
 
     choice: int
     text: str = ""
@@ -109,7 +111,7 @@ class CanvasCell:
     t: str
     """The position's text; empty while it is masked."""
     s: int
-    """The step that decided it; 0 while it is masked, and if the request gives it."""
+    """The step that decided it; 0 while it is masked, if the request gives it, and while it is as in its draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ class ChoiceCost(Cost):
 @dataclass(frozen=True, slots=True)
 class ChoiceFinished:
     choice: int
-    text: str  # the whole of it, equal to its deltas joined, as reasoning and calls are
+    text: str  # the whole of it, equal to its deltas joined (`diffusing`: to the last), as reasoning and calls are
     finish_reason: ChoiceFinishReason | None  # None: the deadline came first
     stats: ChoiceCost
     logprobs: tuple[TokenLogprob, ...] = ()

@@ -78,8 +78,8 @@ def generate(
 
     A line of --input is an object with "prompt" (text or token ids), "messages" or "token_ids", and
     optionally "id", "settings" (decode settings for this line), "suffix" or "given_parts" (what is given of
-    the answer) and "parse_special" (with --raw: false reads special tokens in the text as characters), or just
-    a text or a list of ids.
+    the answer), "draft" (what is revised) and "parse_special" (with --raw: false reads special tokens in the
+    text as characters), or just a text or a list of ids.
     """
     from cluster.batch.source import read_lines
     from cluster.cli.generate import decode_file, generate_one, read_prompt

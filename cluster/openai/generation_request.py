@@ -12,6 +12,7 @@ from cluster.choices.messages import ChoicesRequest
 from cluster.openai.errors import invalid_value
 from cluster.openai.lopa_options import OPENAI_FIELDS, LopaOptions, decode_settings
 from cluster.openai.request_model import UNUSED, ModelRequest, RequestModel
+from cluster.openai.vllm_xargs import VllmXargs
 from lopa_ray.config.generation_settings import GUIDED, MAX_GIVEN_PARTS, GenerationSettings
 from lopa_ray.config.http_field import MAX_INT, http_fields
 from lopa_ray.engine.session_factory import Prompt
@@ -81,7 +82,6 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
         "spaces_between_special_tokens": (True,),
         "truncate_prompt_tokens": (),
         "use_beam_search": (False,),
-        "vllm_xargs": ({},),
     }
 
     prompt_field: ClassVar[str]
@@ -102,6 +102,9 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
 
     stream: bool | None = None
     """Send text as server-sent events, as soon as it can no longer change."""
+
+    vllm_xargs: VllmXargs | None = None
+    """A first canvas, in vLLM's words."""
 
     user: str | None = UNUSED
     prompt_cache_key: str | None = UNUSED
@@ -130,6 +133,7 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
         fields |= {name: constraint for name in GUIDED if constraint is not None}
         if self.tools_field is not None and "guided_structural_tag" not in dict(given.values()):
             fields["guided_structural_tag"] = self.tools_field
+        fields |= {name: field for name, (field, _) in self.first_canvas().items()}
         return {**fields, "prompt": self.prompt_field}
 
     @property
@@ -180,7 +184,20 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
         if len(constraints) > 1:
             first, second, *_ = constraints
             raise invalid_value(second, f"excludes {first}: an answer has one constraint; give one of them")
-        return lopa | settings | off | dict(constraints.values()) | self.giving_settings()
+        settings |= lopa | off | dict(constraints.values()) | self.giving_settings()
+        for name, (field, value) in self.first_canvas().items():
+            if name in ("draft", "given_parts") and name in settings:
+                raise invalid_value(field, f"excludes {name}, which says the same: give one of them")
+            settings[name] = value
+        return settings
+
+    def first_canvas(self) -> dict[str, tuple[str, Any]]:
+        """See `VllmXargs.decode_settings`."""
+        xargs = self.vllm_xargs or VllmXargs()
+        if xargs.diffusion_pinned and not xargs.diffusion_read_only and self.num_top_logprobs() is not None:
+            message = "got some with log-probabilities, which needs diffusion_read_only; leave one out"
+            raise invalid_value("vllm_xargs.diffusion_pinned", message)
+        return xargs.decode_settings(self.max_new_tokens())
 
     def giving_settings(self) -> dict[str, Any]:
         """The decode setting that gives parts of the answer, if any. Raises ApiError for fields that do not go

@@ -36,6 +36,7 @@ class ToolRequest(GenerationRequest):
 
     def choices_options(self) -> dict[str, Any]:
         effort, choice = self.effort(), self.tool_choice
+        effort = "none" if effort == "instant" else effort
         variables: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
         if effort == "none":
             variables["enable_thinking"] = False

@@ -14,7 +14,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.given_part import GivenPart, parse_given_parts
-from lopa_ray.config.http_field import MAX_LOGIT_BIAS, HttpField, LogitBias, Seed, TokenIds, TopK, Words
+from lopa_ray.config.http_field import (
+    MAX_LOGIT_BIAS,
+    Draft,
+    HttpField,
+    LogitBias,
+    Seed,
+    TokenIds,
+    TopK,
+    Words,
+)
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.config.strict import StrictModel, numbers_from_text
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
@@ -30,9 +39,17 @@ GUIDED = ("guided_regex", "guided_choice", "guided_json", "guided_structural_tag
 
 GIVING = ("given_parts", "suffix")  # settings that give parts of the answer
 
+OF_ANSWER = (*GIVING, "draft")  # settings that are about the tokens of one answer
+
 MAX_GIVEN_PARTS = 1024  # parts of an answer: what each step costs follows them
 
 CONSTRAINING = (*GUIDED, "bad_words")  # settings that make a constraint, which takes a while
+
+UNREVISED = {
+    "draft": "it never replaces a token that is decided, so a draft would stay as it is; use a decoder that does "
+    "(editing, indel, dmax, multi_block with editing_threshold, renoising), or given_parts for what is to stay"
+}
+"""The reason of decoders that take no draft; see `GenerationSettings.refused`."""
 
 Conflict: TypeAlias = tuple[str, str]  # the setting that is wrong, and the message after its name
 
@@ -143,6 +160,10 @@ class GenerationSettings(StrictModel):
     """Text after the answer, which the model sees from the first step: the answer stands between prompt and suffix, and
     has at most `max_new_tokens` tokens. Empty: none."""
 
+    draft: Annotated[str | tuple[int, ...] | None, HttpField(Draft)] = None
+    """A draft of the answer, as text or token ids, which the model revises: the answer begins with it instead of masks
+    or noise. Mask tokens in it, and all positions after it, are left to the model; given parts replace its tokens."""
+
     def given(self, mode: Literal["json", "python"] = "python") -> dict[str, Any]:
         """The decoder and the values that were set, from which `parse_decoder_settings` makes the same settings."""
         values = self.model_dump(mode=mode, exclude_unset=True, exclude={*self.implied})
@@ -155,7 +176,7 @@ class GenerationSettings(StrictModel):
     @property
     def refused(self) -> Mapping[str, str]:
         """Settings this decoder does not support → reason; `{}` stands for the setting's name."""
-        return {}
+        return UNREVISED
 
     @property
     def constrained(self) -> bool:
@@ -180,7 +201,7 @@ class GenerationSettings(StrictModel):
     def _objects_as_parts(cls, value: Any) -> Any:
         return parse_given_parts(value)
 
-    @field_validator("bad_words", "guided_choice", "stop_token_ids", mode="before")
+    @field_validator("bad_words", "guided_choice", "stop_token_ids", "draft", mode="before")
     @classmethod
     def _list_as_tuple(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
@@ -218,7 +239,8 @@ class GenerationSettings(StrictModel):
         for name, why in self.refused.items():
             value = getattr(self, name)
             if self.is_changed(name) and value not in ((), "") and not (name == "top_p" and value == 1.0):
-                got = "" if name in (*GUIDED, *GIVING) else f"got {value!r} "  # an answer's text may be long
+                # An answer's text may be long.
+                got = "" if name in (*GUIDED, *OF_ANSWER) else f"got {value!r} "
                 yield name, f": {got}with decoder {self.decoder}: {why.format(name)}"
         given = [name for name in GUIDED if getattr(self, name) is not None]
         if len(given) > 1:

@@ -45,6 +45,15 @@ def _check_token_ids(value: Any) -> Any:
     return value
 
 
+def _check_draft(value: Any) -> Any:
+    is_ids = isinstance(value, list) and all(type(token) is int and 0 <= token <= MAX_INT for token in value)
+    if not isinstance(value, str) and not is_ids:
+        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of token ids")
+    return value
+
+
+Draft: TypeAlias = Annotated[Any, BeforeValidator(_check_draft, json_schema_input_type=str | list[int])]
+
 LogitBias: TypeAlias = Annotated[
     dict[str, Annotated[float, Field(ge=-100, le=100)]],
     Field(max_length=MAX_LOGIT_BIAS),

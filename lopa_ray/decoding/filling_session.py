@@ -92,6 +92,20 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     # What they share
 
+    def _lay_draft(self, canvas: CanvasT, span: range) -> None:
+        """Put the draft's tokens at the masks of a span whose steps begin. A constraint leaves those out that no
+        matching answer has next to what is decided."""
+        if not self.draft:
+            return
+        first, state = len(self.prompt), self._constraint_state(self._answer(canvas))
+        for position in canvas.masked_positions(span):
+            token = self.draft.get(position - first)
+            if token is None or (state is not None and not state.allows(position, token)):
+                continue
+            if state is not None:
+                state.fill(position, token)
+            canvas.set_tokens([(position, token)])
+
     @property
     def generated(self) -> list[int]:
         return self._answer(self._canvas)

@@ -78,7 +78,7 @@ def check_given(
 ) -> None:
     """Raises SettingsError for given tokens that are outside the vocabulary, masks, or ends in the middle of an answer,
     that exceed `max_new_tokens`, or that leave no hole. A suffix, which is not returned, may have ends."""
-    name, most = given.setting, settings.max_new_tokens
+    name, most = given.setting, num_positions(settings.max_new_tokens, vocabulary)
     ends = frozenset(end_token_ids if given.setting == "given_parts" else ())
     last = most
     while given.tokens.get(last - 1) in ends:
@@ -99,12 +99,43 @@ def check_given(
             f"{given.end} or more, or shorten what is given",
             setting=name,
         )
-    if given.tokens and not given.holes_within(most):
+    if given.tokens and not given.holes_within(settings.max_new_tokens):
         raise SettingsError(
             f"{name}: got all {most} tokens of the answer, which leaves no hole to fill; raise max_new_tokens, or "
             "leave positions out",
             setting=name,
         )
+
+
+def num_positions(length: int, vocabulary: Vocabulary) -> int:
+    """The positions that an answer of `length` tokens is decoded at: of whole canvases, where the model has some."""
+    size = vocabulary.canvas_length or 1
+    return -(-length // size) * size
+
+
+def check_draft(
+    draft: Sequence[int],
+    given: GivenTokens,
+    settings: GenerationSettings,
+    vocabulary: Vocabulary,
+    end_token_ids: Collection[int],
+) -> None:
+    """Raises SettingsError for a draft that is longer than what it is a draft of, that has ids outside the vocabulary,
+    or an end before `min_tokens`."""
+    length = given.holes[0].stop if given.setting == "suffix" else settings.max_new_tokens
+    if len(draft) > (most := num_positions(length, vocabulary)):
+        raise SettingsError(
+            f"draft: got {len(draft)} tokens; max_new_tokens leaves room for {most}: raise it, or shorten the draft",
+            setting="draft",
+        )
+    for at, token in enumerate(draft):
+        if not 0 <= token < vocabulary.size:
+            what = f"which is no token; allowed: ids 0 to {vocabulary.size - 1}"
+        elif token in end_token_ids and at < settings.min_tokens:
+            what = f"which ends the answer before min_tokens ({settings.min_tokens}); remove it, or lower min_tokens"
+        else:
+            continue
+        raise SettingsError(f"draft: got token {token} at position {at}, {what}", setting="draft")
 
 
 def check_holes_see(given: GivenTokens, view_stop: int, settings: GenerationSettings) -> None:

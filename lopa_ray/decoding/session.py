@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import ClassVar
@@ -14,10 +14,11 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import BranchSettings, branches_in_step
 from lopa_ray.decoding.branching import scores_by_position
-from lopa_ray.decoding.given_tokens import GivenTokens, final_part, length_through_end
+from lopa_ray.decoding.given_tokens import GivenTokens, encode_given, final_part, length_through_end
 from lopa_ray.decoding.request_checks import (
     check_constraint,
     check_decoder,
+    check_draft,
     check_generated,
     check_given,
     check_holes_see,
@@ -55,8 +56,9 @@ class DecodeSession(RequestSession):
         """Start decoding after `prompt`, under the `constraint` of the settings' pattern, if they have one. `given` is
         what they give of the answer; None: they give token ids, or nothing. Raises PromptError as `RequestSession`, and
         SettingsError for a decoder that is not for this kind of model, for a constraint that no answer of this length
-        can keep, for a stop token, a token of `logit_bias` or a given token outside the vocabulary, or for given tokens
-        that do not fit, or lie where a hole before them does not see them."""
+        can keep, for a stop token, a token of `logit_bias`, a given token or one of a draft outside the vocabulary, for
+        a draft that does not fit or is text, or for given tokens that do not fit, or lie where a hole before them does
+        not see them."""
         check_decoder(settings, vocabulary, self.denoises_canvases)
         super().__init__(prompt, vocabulary, settings.max_new_tokens)
         check_generated(settings.stop_token_ids, vocabulary, "stop_token_ids")
@@ -65,6 +67,8 @@ class DecodeSession(RequestSession):
         self.given = GivenTokens.of(settings, None) if given is None else given
         """The tokens of the answer that are decided before the first step."""
         check_given(self.given, settings, vocabulary, self.end_token_ids)
+        self.draft = self._checked_draft()
+        """The tokens that the answer begins with, by offset, without masks and what is given."""
         self.logit_changes = self._initial_logit_changes()
         beginning = self.given.canvas(self.given.end, vocabulary.mask_token_id)
         check_constraint(constraint, self._constraint_state(beginning), settings, self.given)
@@ -72,6 +76,13 @@ class DecodeSession(RequestSession):
         if self.given.holes:
             first_hole = len(self.prompt) + self.given.holes[0].start
             check_holes_see(self.given, self._view_stop(first_hole) - len(self.prompt), settings)
+
+    def _checked_draft(self) -> Mapping[int, int]:
+        draft, given = self.settings.draft or (), self.given.tokens
+        ids = encode_given(draft, "draft", None) if isinstance(draft, str) else draft
+        check_draft(ids, self.given, self.settings, self.vocabulary, self.end_token_ids)
+        mask = self.vocabulary.mask_token_id
+        return {at: token for at, token in enumerate(ids) if token != mask and at not in given}
 
     def _initial_logit_changes(self) -> LogitChanges | None:
         """The changes before anything is decided; None if the settings ask for none. No penalty counts the tokens that

@@ -75,8 +75,8 @@ class Trajectory:
     """Decisions that did not last, in the order of positions and steps."""
     replay: ReplayedAnswer
     on_policy: bool
-    """Whether the rule took every token from one state of one branch: not with forks that compete, drafts that need
-    not be exact, and drafts of one pass that another accepts (decoder s2d2)."""
+    """Whether the rule took every token from one state of one branch: not with forks that compete, a draft of the
+    answer, drafts that need not be exact, and drafts of one pass that another accepts (decoder s2d2)."""
     weight_version: int
     """The version of the weights; 0: those that were loaded."""
     seed: int
@@ -111,7 +111,7 @@ class TrajectoryBuilder:
         self._decided: dict[int, _Decided] = {}  # by position
         self._rule_steps = 0
         self._blocks: tuple[BlockView, ...] = ()
-        self._on_policy = self._is_of_one_branch
+        self._on_policy = self._is_of_one_branch and not session.draft
 
     @property
     def _is_of_one_branch(self) -> bool:

@@ -147,7 +147,10 @@ class SessionFactory:
         pattern takes up to `group.hung_after_s` to compile, which `prepare` does for asynchronous programs."""
         settings = self.decode_settings(settings, **changes)
         ids = self.encode(prompt, raw=raw, parse_special=parse_special)
-        given = GivenTokens.of(settings, self._encode_given(raw and parse_special))
+        encode = self._encode_given(raw and parse_special)
+        given = GivenTokens.of(settings, encode)
+        if settings.draft and isinstance(settings.draft, str):
+            settings = settings.replace(draft=tuple(encode_given(settings.draft, "draft", encode)))
         room = self.config.model.max_model_len
         num_behind = given.end - settings.max_new_tokens if given.setting == "suffix" else 0
         if len(ids) + settings.max_new_tokens > room:

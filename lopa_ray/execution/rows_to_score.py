@@ -16,7 +16,7 @@ import numpy.typing as npt
 from lopa_ray.constraints.token_bitmasks import decompress_bitmask
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.logit_change_tables import NO_CHANGES, LogitChangeTables, logit_changes_of_lane
-from lopa_ray.execution.rule_memory import credit_rows
+from lopa_ray.execution.rule_memory import credit_rows, guess_rows, wanted_drafts
 from lopa_ray.execution.scoring_kind import COLUMN, TARGETS, ScoringKind, candidates_kind, row_numbers
 from lopa_ray.protocol.keyed_random import keyed_uniforms
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -89,18 +89,14 @@ class RowsToScore:
             self.groups.append(ScoringGroup(kind, range(at, at + padded), top_k))
             at += padded
         self.size = at  # the number N of rows, including padding
-        asked = [lane.memory for lane in lanes if isinstance(lane.memory, ContinuationDrafts)]
-        self.drafts: ContinuationDrafts | None = None
-        """What the step asks of the draft head."""
-        if asked:
-            beams, depth = max(drafts.beams for drafts in asked), max(drafts.depth for drafts in asked)
-            self.drafts = ContinuationDrafts(beams, depth)
+        self.drafts = wanted_drafts(lanes)
+        """What the step asks of the draft head, if it does."""
         of_rows = credit_rows(lanes, lane_of_row, positions)
         credits = np.zeros((self.size if len(of_rows) else 0, *of_rows.shape[1:]))
         credits[self._index[: len(of_rows)]] = of_rows
         self.columns: dict[str, npt.NDArray[Any]] = NO_CHANGES | {
             "credits": credits,
-            "guesses": self._guesses(),
+            "guesses": guess_rows(lanes, self.rows_of_lane),
             "score_numbers": self._numbers(),
             "ending_ids": self._ending_ids(),
             "candidates": self._candidates(),
@@ -217,21 +213,6 @@ class RowsToScore:
             rows = self._rows_of(lane)
             numbers[self._index[rows], column] = of_scored[self.positions[rows] - branch.scored.start]
         return numbers
-
-    def _guesses(self) -> npt.NDArray[np.int64]:
-        """See `StepColumns.guesses`."""
-        drafting = [
-            (self.rows_of_lane(at), [token for position, token in branch.fills if position in branch.scored])
-            for at, _, branch in self._branches
-            if isinstance(self._lanes[at].memory, ContinuationDrafts)
-        ]
-        most = max((len(rows) for rows, _ in drafting), default=0)
-        table = np.full((len(drafting), most, 2), -1, np.int64)
-        for of_branch, (rows, guess) in zip(table, drafting, strict=True):
-            of_branch[:, 0] = rows[-1]
-            of_branch[: len(rows), 0] = rows
-            of_branch[: len(guess), 1] = guess
-        return table
 
     def _ending_ids(self) -> npt.NDArray[np.int64]:
         none = np.zeros((self.size, 0), np.int64)

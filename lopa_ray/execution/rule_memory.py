@@ -1,4 +1,5 @@
-"""What rules with memory ask of logits: divergences from the state before, probabilities in shadow slots, credits.
+"""What rules with memory ask of logits: divergences from the state before, probabilities in shadow slots, credits; and
+what a draft head goes on from.
 
 The state before is computed again, from the same inputs, in a lane that is not reported: so no worker has a state that
 could be lost.
@@ -18,7 +19,7 @@ from torch import Tensor
 from lopa_ray.execution.lane import Lane
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.transformer import AttentionFn
-from lopa_ray.protocol.scoring import Credits
+from lopa_ray.protocol.scoring import ContinuationDrafts, Credits
 
 EPSILON = 1e-12
 """Added to probabilities before the logarithms of divergences. This is the published value."""
@@ -64,6 +65,31 @@ def add_credits(
     credits.scatter_add_(1, favourites, (gamma * logprobs).exp())
     raised: Tensor = logits + alpha * credits.log1p()
     return raised
+
+
+def wanted_drafts(lanes: Sequence[Lane]) -> ContinuationDrafts | None:
+    """What a step asks of the draft head: as much as any of its lanes; None if none does."""
+    asked = [lane.memory for lane in lanes if isinstance(lane.memory, ContinuationDrafts)]
+    if not asked:
+        return None
+    return ContinuationDrafts(max(one.beams for one in asked), max(one.depth for one in asked))
+
+
+def guess_rows(
+    lanes: Sequence[Lane], rows_of_lane: Callable[[int], npt.NDArray[np.int64]]
+) -> npt.NDArray[np.int64]:
+    """`StepColumns.guesses`, int64 [branches, G + 1, 2]. `rows_of_lane`: the scored rows of a lane, int64 [rows]."""
+    drafting = [
+        (rows_of_lane(at), [token for position, token in lane.fills if position in lane.scored])
+        for at, lane in enumerate(lanes)
+        if isinstance(lane.memory, ContinuationDrafts)
+    ]
+    table = np.full((len(drafting), max((len(rows) for rows, _ in drafting), default=0), 2), -1, np.int64)
+    for of_branch, (rows, guess) in zip(table, drafting, strict=True):
+        of_branch[:, 0] = rows[-1]
+        of_branch[: len(rows), 0] = rows
+        of_branch[: len(guess), 1] = guess
+    return table
 
 
 def divergences(logits: Tensor, before: Tensor, has_before: Tensor) -> Tensor:

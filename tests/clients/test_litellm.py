@@ -1,4 +1,5 @@
-"""LiteLLM's proxy in front of a server, with the config that ships: OpenAI's API, Anthropic's, and a limit."""
+"""LiteLLM's proxy in front of a server, with the config that ships: OpenAI's API, Anthropic's, and a limit. Its
+providers for Mercury's API, which ask the server itself."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from support.server_process import ServerProcess
 from support.waiting import wait_until
 
 anthropic = pytest.importorskip("anthropic")
-pytest.importorskip("litellm")
+litellm = pytest.importorskip("litellm")
 
 import openai
 
@@ -121,6 +122,34 @@ def test_the_gateway_limits_requests(ai: openai.OpenAI, messages_api: Any, probl
         ai.chat.completions.create(**body)
     with pytest.raises(anthropic.RateLimitError):
         messages_api.messages.create(**body)
+
+
+def test_the_provider_of_mercurys_chats(server: ServerProcess, problems: list[Problem]) -> None:
+    asks = asked(problems[0]) | {"model": "inception/demo", "reasoning_effort": "instant"}
+    asks |= {"api_base": f"{server.url}/v1", "api_key": server.api_key}
+    text = litellm.completion(**asks).choices[0].message.content
+    assert is_correct(problems[0], text)
+    chunks = litellm.completion(**asks, stream=True, diffusing=True)
+    texts = [chunk.choices[0].delta.content for chunk in chunks]
+    shown = [one for one in texts if one]
+    assert len(shown) > 1 and shown[-1] == text and "".join(shown) != text
+
+
+def test_the_provider_of_mercurys_fill_in_the_middle(server: ServerProcess) -> None:
+    asks = {
+        "model": "text-completion-inception/demo",
+        "prompt": "Mia has 7 pens. She buys 8 pens.",
+        "suffix": "15 pens.",
+        "max_tokens": 8,
+        "api_base": f"{server.url}/v1",
+        "api_key": server.api_key,
+    }
+    text = litellm.text_completion(**asks).choices[0].text
+    ours = openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.api_key)
+    given = {name: asks[name] for name in ("prompt", "suffix", "max_tokens")}
+    assert text == ours.completions.create(model="demo", **given).choices[0].text
+    pieces = [chunk.choices[0].text or "" for chunk in litellm.text_completion(**asks, stream=True)]
+    assert "".join(pieces) == text
 
 
 def test_errors(ai: openai.OpenAI, problems: list[Problem]) -> None:

@@ -24,6 +24,7 @@ EXAMPLES = ROOT / "examples"
             marks=pytest.mark.slow,
         ),
         ("decode_locally.py", ["4 branches: ", "1 branches: ", "#### 27"]),
+        pytest.param("same_answers.py", ["16 of 16 answers in batches of 16"], marks=pytest.mark.slow),
         # Those that start a Ray of their own take long.
         pytest.param("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.nightly),
         pytest.param("decode_with_asyncio.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.nightly),

@@ -49,8 +49,15 @@ DECODES: dict[str, GenerationSettings] = {
 
 CANVASES: dict[str, GenerationSettings] = {
     "canvases": RenoisingSettings(max_new_tokens=32, max_denoising_steps=7, entropy_bound=1.0, seed=4),
+    # A canvas begins with a draft, and keeps a token.
     "early_stops": RenoisingSettings(
-        max_new_tokens=48, max_denoising_steps=9, entropy_bound=2.0, confidence_threshold=0.3, ignore_eos=True
+        max_new_tokens=48,
+        max_denoising_steps=9,
+        entropy_bound=2.0,
+        confidence_threshold=0.3,
+        ignore_eos=True,
+        draft=tuple(range(20, 44)),
+        given_parts=({"at": 7, "token_ids": [9]},),
     ),
 }
 """Of a model without a mask token, whose steps are each conditioned on the one before."""

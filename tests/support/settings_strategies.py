@@ -258,6 +258,7 @@ OTHER_VALUES: dict[str, Any] = {
     "bad_words": ("a",),
     "given_parts": [{"token_ids": [1]}],
     "suffix": "x",
+    "draft": (1,),
 }
 """Other values than the defaults, of settings that all decoders have."""
 SAMPLING_VALUES = {name: OTHER_VALUES[name] for name in SAMPLING_SETTINGS}

@@ -58,6 +58,10 @@ class ChatRequest(ToolRequest, MultiChoiceRequest):
         "continue_final_message": (False,),
         "documents": ([],),
         "echo": (False,),
+        # Mercury's
+        "realtime": (False,),
+        "reasoning_summary": (False,),
+        "reasoning_summary_wait": (False,),
     }
 
     prompt_field: ClassVar[str] = "messages"
@@ -74,7 +78,10 @@ class ChatRequest(ToolRequest, MultiChoiceRequest):
     a function to call; or some of the functions, for auto or required."""
 
     reasoning_effort: str | None = Field(default=None, max_length=32)
-    """The effort, for templates that use it; none: also `enable_thinking` is false."""
+    """The effort, for templates that use it; none, or instant as Mercury calls it: also `enable_thinking` is false."""
+
+    diffusing: bool | None = None
+    """In a stream, each `content` is the whole text so far, and replaces the one before it."""
 
     include_reasoning: bool | None = None
     """False: leave the reasoning out of the response."""
@@ -112,6 +119,12 @@ class ChatRequest(ToolRequest, MultiChoiceRequest):
     def effort(self) -> str | None:
         return self.reasoning_effort
 
+    def choices_options(self) -> dict[str, Any]:
+        if self.diffusing and self.stream and self.logprobs:
+            message = "got true with logprobs: text that replaces other text adds no tokens; leave one out"
+            raise invalid_value("diffusing", message)
+        return super().choices_options() | {"diffusing": bool(self.diffusing)}
+
     def num_top_logprobs(self) -> int | None:
         if self.top_logprobs and not self.logprobs:
             raise invalid_value(
@@ -135,11 +148,12 @@ class ChatBuilder(MultiChoiceBuilder):
 
     def delta_chunk_choice(self, delta: TextDelta) -> ChatChunkChoice | None:
         hidden = bool(delta.reasoning) and not self._include_reasoning
-        if hidden and not delta.logprobs:
+        diffuses = self.request.diffusing and delta.tool_call is None
+        if hidden and not delta.logprobs and not diffuses:
             return None
         added: dict[str, Any] = {"content": delta.text}
         if delta.reasoning and not hidden:
-            added = {"reasoning_content": delta.reasoning}
+            added = {"reasoning_content": delta.reasoning} | (added if diffuses else {})
         elif delta.tool_call is not None:
             added = {"tool_calls": [_call_chunk(delta.tool_call)]}
         logprobs = self._logprobs(delta.logprobs)

@@ -55,7 +55,7 @@ class Reasoning(RequestModel):
     }
 
     effort: str | None = Field(default=None, max_length=32)
-    """The `reasoning_effort` of templates that use it; none: also `enable_thinking` is false."""
+    """The `reasoning_effort` of templates that use it; none or instant: also `enable_thinking` is false."""
 
 
 class ResponseStreamOptions(RequestModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
@@ -71,13 +71,17 @@ def openai_routes(
     async def chat_completions(request: Request) -> Response:
         return await respond(request, ChatRequest, ChatBuilder)
 
-    @router.post(
-        "/completions",
-        summary="Continue texts",
-        response_model=None,
-        responses={200: completion_response(CompletionChunk, Completion), **error_responses(_ERROR_STATUSES)},
-        openapi_extra=request_body(CompletionRequest),
-    )
+    of_texts: dict[str, Any] = {
+        "response_model": None,
+        "responses": {
+            200: completion_response(CompletionChunk, Completion),
+            **error_responses(_ERROR_STATUSES),
+        },
+        "openapi_extra": request_body(CompletionRequest),
+    }
+
+    @router.post("/completions", summary="Continue texts", **of_texts)
+    @router.post("/fim/completions", summary="Fill in the middle, in the words of Mercury's API", **of_texts)
     async def completions(request: Request) -> Response:
         return await respond(request, CompletionRequest, CompletionBuilder)
 

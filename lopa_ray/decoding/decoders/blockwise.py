@@ -29,6 +29,7 @@ class BlockwiseSession(FillingSession[Canvas]):
         masked_positions = self._canvas.masked_positions
         while not masked_positions(self._block) and self._block.stop < self.max_len:
             self._block = self._block_at(self._block.stop)
+        self._lay_draft(self._canvas, self._block)
         self._open_positions = masked_positions(self._block)  # masked when the block began
         self._calls = 0  # calls that have filled the current block
 

@@ -42,17 +42,12 @@ class DMaxSession(EditedBlocksSession):
         super()._begin_block_at(position)
         self._probabilities: dict[Fill, float] = {}
         """The probabilities of tokens that calls on the current block have chosen, in the last call that did."""
-        self._settles = False  # whether the last call ends the block, unless masks are left
 
     @property
     def step_limit(self) -> int:
         """A block takes no more calls than it has positions, of which each fills one at least."""
         size = self.settings.block_size
         return (self.settings.max_new_tokens // size + 2) * size
-
-    @property
-    def _block_is_final(self) -> bool:
-        return self._settles and not self._canvas.masked_positions(self._block)
 
     def _unmasking_rule(self, scores: Scores) -> list[int]:
         return select_leading(scores, self.settings.confidence_threshold)

@@ -31,6 +31,14 @@ class EditedBlocksSession(BlockCausalSession):
 
     _scores_decided = True
 
+    def _begin_block_at(self, position: int) -> None:
+        super()._begin_block_at(position)
+        self._settles = False  # whether the last call ends the block, unless masks are left
+
+    @property
+    def _block_is_final(self) -> bool:
+        return self._settles and not self._canvas.masked_positions(self._block)
+
     @property
     def _editing_threshold(self) -> float:
         """A token is replaced by the most likely one if that has a probability above this: all, unless overridden."""

@@ -35,21 +35,15 @@ class EditingSettings(EditedBlocksSettings, EditSettings):
 class EditingSession(EditedBlocksSession):
     settings: EditingSettings
 
-    def _begin(self) -> None:
-        super()._begin()
+    def _begin_block_at(self, position: int) -> None:
+        super()._begin_block_at(position)
         self._post_steps = 0  # calls on the current block since it has no masks
-        self._changed = True  # whether the last call filled or edited anything
 
     @property
     def step_limit(self) -> int:
         """Every call decides a position, or is one of the last on its block."""
         blocks = self.settings.max_new_tokens // self.settings.block_size + 2
         return self.settings.max_new_tokens + blocks * self.settings.max_post_steps
-
-    @property
-    def _block_is_final(self) -> bool:
-        ends = not self._changed or self._post_steps >= self.settings.max_post_steps
-        return ends and not self._canvas.masked_positions(self._block)
 
     @property
     def _editing_threshold(self) -> float:
@@ -62,7 +56,7 @@ class EditingSession(EditedBlocksSession):
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         decisions = super().choose(scores, constraint_state)
         self._post_steps = 0 if any(self._canvas.is_masked(p) for p in scores) else self._post_steps + 1
-        self._changed = bool(decisions)
+        self._settles = not decisions or self._post_steps >= self.settings.max_post_steps
         return decisions
 
 

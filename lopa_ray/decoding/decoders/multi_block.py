@@ -52,7 +52,7 @@ class MultiBlockSettings(BlockParallelSettings, EditSettings):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        return {} if self.editing_threshold is None else REFUSED_WITH_EDITS
+        return super().refused if self.editing_threshold is None else REFUSED_WITH_EDITS
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -79,6 +79,8 @@ class MultiBlockSession(BlockParallelSession):
         """Start of the block that was the last one when the answer had an end: no block is appended after it as long as
         it is in flight, even if an edit has replaced the end."""
         self._marks_last = True  # not once a block was marked with no place after it
+        self._lay_draft(self._canvas, range(len(self.prompt), len(self._canvas)))
+        self._begin_drafted_block()
 
     @property
     def _scores_decided(self) -> bool:
@@ -105,7 +107,23 @@ class MultiBlockSession(BlockParallelSession):
         unmarked = len(canvas) < self.max_len and not self._marks_last and bool(_in_flight(canvas))
         return unmarked or super()._has_room(canvas)
 
+    def _begin_drafted_block(self) -> None:
+        """Append a block that the draft has tokens of. It is there before a step, since branches differ in fills alone:
+        where a constraint leaves tokens of it out, these would differ too."""
+        canvas = self._canvas
+        if self._is_drafted(canvas) and self._has_room(canvas) and self._earns_block(canvas):
+            start = len(canvas)
+            canvas.grow(self.settings.block_size, self.max_len)
+            self._lay_draft(canvas, range(start, len(canvas)))
+
+    def _is_drafted(self, canvas: BlockCanvas) -> bool:
+        """Whether the draft reaches beyond the canvas."""
+        return len(canvas) <= len(self.prompt) + max(self.draft, default=-1)
+
     def _may_grow(self, canvas: BlockCanvas) -> bool:
+        return not self._is_drafted(canvas) and self._earns_block(canvas)
+
+    def _earns_block(self, canvas: BlockCanvas) -> bool:
         """Whether no block is in flight, or fewer than allowed are and the last block is stable."""
         in_flight = _in_flight(canvas)
         if not in_flight:
@@ -149,6 +167,7 @@ class MultiBlockSession(BlockParallelSession):
     def _end_step(self, branch: Branch) -> None:
         self._canvas.mark_cached()
         self._canvas.mark_to_cache({at for at, left in self._edited.items() if self._may_be_edited(left)})
+        self._begin_drafted_block()
         in_flight = _in_flight(self._canvas)
         if self._marks_last and in_flight and self.has_ended(self.generated):
             self._last_start = in_flight[-1].start

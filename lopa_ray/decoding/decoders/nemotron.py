@@ -59,8 +59,9 @@ class NemotronSettings(BlockCausalSettings):
     @property
     def refused(self) -> Mapping[str, str]:
         return {
+            **super().refused,
             "lookahead": "drafts of later steps would need K/V of blocks that only a causal pass stores; "
-            "use lookahead lopa, leave {} out, or use decoder self_speculation"
+            "use lookahead lopa, leave {} out, or use decoder self_speculation",
         }
 
     def conflicts(self) -> Iterator[Conflict]:

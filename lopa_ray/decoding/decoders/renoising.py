@@ -3,13 +3,14 @@
 It is the loop of `generate` in transformers' `DiffusionGemmaForBlockDiffusion` with its entropy-bound sampler. A call
 draws a token for each position of the canvas. Positions are accepted in ascending order of entropy, as long as the
 entropies of all before add up to no more than a bound; all others get new random tokens, also positions that were
-accepted before. The answer is what the last call finds most likely. As a call replaces any token of its canvas, there
-is nothing that a fork of LoPA could fill ahead, or that a constraint could be kept at.
+accepted before. The answer is what the last call finds most likely. As a call replaces any token of its canvas that is
+not given, there is nothing that a fork of LoPA could fill ahead, or that a constraint could be kept at. A draft takes
+the place of the random tokens that a canvas begins with, as `decoder_input_ids` there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, GenerationSettings
+from lopa_ray.config.generation_settings import CONSTRAINING, GenerationSettings
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.edits import PENALTIES
 from lopa_ray.decoding.noise import SeededNoise
@@ -43,7 +44,7 @@ _WITHOUT_USE = {
     **dict.fromkeys([name for name in SAMPLING_SETTINGS if name not in _NOT_OF_DRAWS], _DRAWN),
     **dict.fromkeys((*PENALTIES, "logit_bias"), _MOST_LIKELY),
     "ranking": "positions are ranked by entropy; leave {} out",
-    **dict.fromkeys(("min_tokens", *CONSTRAINING, *GIVING), _REPLACED),
+    **dict.fromkeys(("min_tokens", *CONSTRAINING), _REPLACED),
 }
 """Settings that this decoder has no place for, and why."""
 
@@ -108,6 +109,14 @@ class RenoisingSession(DecodeSession):
         start = len(self.prompt) + len(self._answer)
         return range(start, start + self.vocabulary.canvas_length)
 
+    def _view_stop(self, position: int) -> int:
+        size = self.vocabulary.canvas_length
+        return position + size - (position - len(self.prompt)) % size
+
+    def _laid(self, tokens: Mapping[int, int], canvas: Iterable[int]) -> tuple[int, ...]:
+        """The current canvas, with `tokens` in place, which are by offset in the answer."""
+        return tuple(tokens.get(at, token) for at, token in enumerate(canvas, len(self._answer)))
+
     @property
     def generated(self) -> list[int]:
         """Finished canvases, and of the current one what is most likely. No mask is among them."""
@@ -166,7 +175,8 @@ class RenoisingSession(DecodeSession):
         return Plan(
             step=self.steps + 1,
             start=span.start,
-            canvas=self._canvas or self.noise.first_canvas(span),
+            canvas=self._canvas
+            or self._laid({**self.draft, **self.given.tokens}, self.noise.first_canvas(span)),
             branches=(branch,),
             cached=(range(span.start),),
             commit=self._commit,
@@ -206,15 +216,17 @@ class RenoisingSession(DecodeSession):
         )
 
     def _denoise(self, report: BranchReport) -> list[Decision]:
-        """Take in a call on the canvas. Returns the positions whose most likely token has changed."""
-        span = self._span
+        """Take in a call on the canvas. Returns the positions whose most likely token has changed; after a draft's last
+        call, whose probabilities are what a read is for, all that are not given."""
+        span, given = self._span, self.given.tokens
         self._calls += 1
-        likely = tuple(report.top_tokens[:, 0].tolist())
+        likely = self._laid(given, report.top_tokens[:, 0].tolist())
         before = self._likely[-1] if self._likely else (-1,) * len(span)
-        in_answer = range(min(len(span), self.max_len - span.start))
-        changed = [at for at in in_answer if likely[at] != before[at]]
-        entropies = -report.scores
+        free = [at for at in range(len(span)) if len(self._answer) + at not in given]
+        entropies = -report.scores[free]
         is_final = self._is_final(likely, entropies)
+        in_answer = [at for at in free if span.start + at < self.max_len]
+        decided = [at for at in in_answer if likely[at] != before[at] or (is_final and self.draft)]
         self._likely = [*self._likely, likely]
         if is_final:
             # The signal of a canvas's last call conditions none.
@@ -223,9 +235,9 @@ class RenoisingSession(DecodeSession):
         else:
             canvas = list(self.noise.new_tokens(self._calls, span))
             for at in accepted(entropies, self.settings.entropy_bound):
-                canvas[at] = report.tokens.item(at)
-            self._canvas = tuple(canvas)
-        return [_decision(report, at, self.settings.top_logprobs) for at in changed]
+                canvas[free[at]] = report.tokens.item(free[at])
+            self._canvas = self._laid(given, canvas)
+        return [_decision(report, at, self.settings.top_logprobs) for at in decided]
 
     def _is_final(self, likely: tuple[int, ...], entropies: Any) -> bool:
         s, calls = self.settings, len(self._likely)
@@ -233,7 +245,7 @@ class RenoisingSession(DecodeSession):
             return True
         last = self._likely[max(0, calls - s.stability_threshold) :]
         is_stable = calls >= s.stability_threshold and all(other == likely for other in last)
-        return is_stable and bool(entropies.mean() < s.confidence_threshold)
+        return is_stable and (not len(entropies) or bool(entropies.mean() < s.confidence_threshold))
 
     def _block_views(self) -> tuple[BlockView, ...]:
         now, length = self._span.start, self.vocabulary.canvas_length

@@ -58,7 +58,7 @@ class S2D2Settings(BlockDiffusionSettings):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        return dict.fromkeys(_REFUSED, _UNVERIFIED)
+        return {**super().refused, **dict.fromkeys(_REFUSED, _UNVERIFIED)}
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.remasking == "entropy_bounded":

@@ -60,6 +60,7 @@ class SelfSpeculationSettings(BranchSettings):
     def refused(self) -> Mapping[str, str]:
         """A token is verified after drafts that may be wrong, with rules that depend on tokens alone."""
         return {
+            **super().refused,
             **dict.fromkeys(
                 GIVING,
                 "one causal pass decides each token by what is before it, and sees nothing that is given after "

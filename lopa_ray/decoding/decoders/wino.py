@@ -45,7 +45,10 @@ class WinoSettings(MaskedAnswerSettings):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        return REFUSED_WITH_EDITS
+        why = (
+            "it takes tokens back only where a call fills masks, so it would not revise a draft; leave {} out"
+        )
+        return {**REFUSED_WITH_EDITS, "draft": why}
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()

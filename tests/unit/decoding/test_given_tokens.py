@@ -35,7 +35,9 @@ from support.settings_strategies import (
 )
 
 ANY_SETTINGS = {
-    name: any_settings(name) for name, decoder in DECODERS.items() if decoder.takes("given_parts")
+    name: any_settings(name)
+    for name, decoder in DECODERS.items()
+    if decoder.takes("given_parts") and decoder.fills_masks
 }
 
 EVERY_DECODER = pytest.mark.parametrize("decoder", ANY_SETTINGS)

@@ -26,11 +26,13 @@ def test_what_a_decoder_has_no_place_for_is_refused_by_name(name: str) -> None:
             parse_decoder_settings(values)
         assert caught.value.setting == setting
         # An answer's text may be long.
-        assert ("got " in str(caught.value)) == (not setting.startswith(("guided", "given", "suffix")))
+        assert ("got " in str(caught.value)) == (
+            not setting.startswith(("guided", "given", "suffix", "draft"))
+        )
 
 
 def test_values_that_say_off_are_not_refused() -> None:
-    off = {"top_p": 1.0, "given_parts": (), "suffix": "", "bad_words": ()}
+    off = {"top_p": 1.0, "given_parts": (), "suffix": "", "bad_words": (), "draft": ()}
     assert parse_decoder_settings({"decoder": "renoising", **off}).top_p == 1.0
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import random
+from itertools import count
+from typing import Any
 
 import pytest
 import torch
+import transformers
+from torch import Tensor
 
 from lopa_ray.decoding.decoders.renoising import RenoisingSettings, accepted
 from lopa_ray.decoding.likelihood_session import LikelihoodSession
@@ -52,6 +57,66 @@ def test_log_probabilities_are_those_of_the_most_likely_token(engine: LocalEngin
         (first, second), (token, logprob) = decision.top_logprobs, (decision.token, decision.logprob)
         assert first == (token, logprob) and second[1] <= logprob <= 0
         assert 0 < decision.probability <= 1
+
+
+def published_answers(
+    monkeypatch: pytest.MonkeyPatch, prompt: list[int], draft: list[int], settings: RenoisingSettings
+) -> list[int]:
+    """What `generate` of transformers answers from `decoder_input_ids`, with the noise of the same seed."""
+    size, noise = len(draft), SeededNoise(settings.seed, 128)
+    canvases = (range(start, start + size) for start in count(len(prompt), size))
+    state: dict[str, Any] = {"call": 0, "span": range(0), "begins": True}
+
+    def randint(*_: Any, **__: Any) -> Tensor:
+        if state["begins"]:
+            state.update(span=next(canvases), begins=False)
+            return torch.tensor([noise.first_canvas(state["span"])])
+        return torch.tensor([noise.new_tokens(state["call"], state["span"])])
+
+    def multinomial(probabilities: Tensor, num_samples: int) -> Tensor:
+        state["call"] += 1
+        drawn = torch.tensor(noise.draws(state["call"], state["span"]), dtype=torch.float64)[:, None]
+        return (probabilities.double().cumsum(-1) <= drawn).sum(-1, keepdim=True)
+
+    model = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(CANVAS_MODEL, dtype=torch.float32)
+    encode = model.model.encoder.forward
+
+    def begin_canvas(*args: Any, **options: Any) -> Any:
+        state["begins"] = True
+        return encode(*args, **options)
+
+    with monkeypatch.context() as patched, torch.inference_mode():
+        patched.setattr(torch, "randint", randint)
+        patched.setattr(torch, "multinomial", multinomial)
+        patched.setattr(model.model.encoder, "forward", begin_canvas)
+        generated = model.eval().generate(
+            torch.tensor([prompt]),
+            decoder_input_ids=torch.tensor([draft]),
+            max_new_tokens=settings.max_new_tokens,
+            max_denoising_steps=settings.max_denoising_steps,
+            sampler_config=transformers.models.diffusion_gemma.EntropyBoundSamplerConfig(
+                entropy_bound=settings.entropy_bound
+            ),
+            eos_token_id=None,
+            pad_token_id=None,
+        )
+    answer: list[int] = generated.sequences[0, len(prompt) :].tolist()
+    return answer
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("seed", range(4))
+def test_a_draft_is_what_transformers_calls_decoder_input_ids(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    draw = random.Random(seed)
+    prompt, draft = [[draw.randrange(2, 100) for _ in range(length)] for length in (5 + seed, 16)]
+    settings = SETTINGS.replace(max_new_tokens=32, seed=seed)
+    expected = published_answers(monkeypatch, prompt, draft, settings)
+    (result,) = engine.generate([prompt], settings.replace(draft=draft), trace=True)
+    assert result.token_ids == expected
+    (other,) = engine.generate([prompt], settings)
+    assert other.token_ids != expected
 
 
 def test_noise_depends_on_seed_call_and_position_alone() -> None:

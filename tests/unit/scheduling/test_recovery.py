@@ -66,7 +66,7 @@ def test_stored_prefixes_change_no_bit_whoever_is_lost(kind: str, seed: int) -> 
 )
 @pytest.mark.parametrize(("stored", "overlap"), [(0, False), (40, True)])
 def test_every_way_to_recover_is_taken_in_mixtures(seed: int, stored: int, overlap: bool) -> None:
-    counts = decode_with_losses(MODEL, seed, [*KINDS], 25, stored, overlap)
+    counts = decode_with_losses(MODEL, seed, [*KINDS], 50, stored, overlap)
     ways = ("overlapped", "cancelled") if overlap else ("staged again, one phase", "staged again, two phases")
     assert min(counts[key] for key in ("lost", "broken off", "groups lost", "replayed", *ways)) > 0
 
