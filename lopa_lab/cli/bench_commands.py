@@ -36,6 +36,8 @@ TRANSPORTS = (*get_args(TransferName), "single_phase")
 
 ALL_TRANSPORTS = ",".join(TRANSPORTS)
 
+FREEDAVE_RULES = "0.9,static,schedule,vanilla"
+
 ALL_DECODERS = ",".join(name for name, decoder in DECODERS.items() if decoder.fills_masks)
 """Decoders for models that fill masks, as the package's model does."""
 
@@ -238,6 +240,23 @@ def decode(
 
 
 @benchmark
+def freedave(
+    config: ConfigOption = "demo",
+    assignments: SetOption = None,
+    problems: Annotated[int, typer.Option(min=1, max=100, help="Problems of each run, at most.")] = 100,
+    rules: Annotated[Any, several(options.WORDS, f"{FREEDAVE_RULES}.")] = FREEDAVE_RULES,
+) -> Measurements:
+    """Verified lookahead beside recorded decodes of FreeDave's public code: calls, rows and equal answers."""
+    from lopa_lab.bench.freedave import measure_freedave
+    from lopa_ray.engine.config import Config
+
+    for name in rules:
+        if name not in FREEDAVE_RULES.split(","):
+            raise SettingsError(f"--rules: got {name!r}; allowed: {FREEDAVE_RULES}")
+    return measure_freedave(Config.load(config, parse_overrides(assignments)).given(), problems, rules)
+
+
+@benchmark
 def recovery(
     workers: options.WorkersOption = "1,2,4",
     model: options.ModelOption = "demo",
@@ -298,7 +317,7 @@ def report(
     typer.echo(f"Page: {write_report(folder)}")
 
 
-for _command in (forward, step, commit, decode, english, serve, recovery):
+for _command in (forward, step, commit, decode, freedave, english, serve, recovery):
     app.command()(_command)
 app.command("all")(measure_all)
 app.command()(report)

@@ -74,7 +74,7 @@ class MostUncertainSession(VanillaSession):
     """A schedule that fills the positions of the highest entropies first."""
 
     def _unmasking_rule(self, scores: Scores) -> list[int]:
-        return sorted(scores, key=lambda p: scores[p].score)[: self._scheduled_fill_count()]
+        return sorted(scores, key=lambda p: scores[p].score)[: self._scheduled_fill_count(self._calls)]
 
 
 def compare_klass(case: Case, run: ReplayedRun) -> Iterator[Difference]:

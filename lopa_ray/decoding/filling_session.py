@@ -271,9 +271,9 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """Whether no block begins or ends in the planned step, if that fills these."""
         return False
 
-    def threshold_blocks(self, beyond: Collection[Fill] = ()) -> list[RuleBlock] | None:
-        """The planned canvas's masked positions by block, if the canvas has the tokens `beyond` as well; None where
-        another rule than a threshold of probability decides what is filled."""
+    def rule_blocks(self, beyond: Collection[Fill] = (), calls: int = 0) -> list[RuleBlock] | None:
+        """The planned canvas's masked positions by block, if the canvas has the tokens `beyond` as well, so many calls
+        later; None where the rule is not one of `RuleBlock`."""
         return None
 
     def scored_masks(self) -> list[int]:

@@ -18,10 +18,11 @@ POSITION_SEED = 0x5EED  # keeps draws of positions apart from draws of tokens, w
 
 
 class RuleBlock(NamedTuple):
-    """Masked positions, of which a rule fills all that pass its threshold."""
+    """Masked positions, of which a rule fills all that pass a threshold, or the `least` best if these are more."""
 
     positions: list[int]  # ascending
-    complete: bool  # whether it fills the best-ranked position where none passes
+    threshold: float  # of probability; above 1 none passes, as in a schedule
+    least: int
 
 
 def rank_by_score(scores: Scores) -> list[int]:

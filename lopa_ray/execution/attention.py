@@ -79,9 +79,12 @@ class LaneAttention:
     ) -> list[Tensor]:
         """The attention of a lane's rows, q [T, H, E], k and v [T, K, E], in parts that together are [T, H, E], all in
         the cache's dtype."""
-        keys, values = cache.layer_views(lane.slot, layer)
-        keys[:, lane.start : lane.stop] = k.transpose(0, 1)
-        values[:, lane.start : lane.stop] = v.transpose(0, 1)
+        if reads_no_cache(cache, lane):
+            keys, values = k.transpose(0, 1), v.transpose(0, 1)
+        else:
+            keys, values = cache.layer_views(lane.slot, layer)
+            keys[:, lane.start : lane.stop] = k.transpose(0, 1)
+            values[:, lane.start : lane.stop] = v.transpose(0, 1)
         mixed, begin, runs = [], 0, lane.runs()
         if self.causal_kernel is not None and (causal := lane.causal_rows):
             begin, runs = causal, runs[causal:]
@@ -90,6 +93,12 @@ class LaneAttention:
             mixed.append(self.kernel(q[begin : begin + count], keys[:, :seen], values[:, :seen]))
             begin += count
         return mixed
+
+
+def reads_no_cache(cache: KVCache, lane: Lane) -> bool:
+    """Whether a lane computes all that it sees, although positions are cached: it must not write over these."""
+    sees_itself = not lane.start and all(seen <= lane.stop for _, seen in lane.segments)
+    return sees_itself and not lane.causal_rows and bool(cache.committed[lane.slot])
 
 
 SDPA_ATTENTION = LaneAttention(sdpa, causal_sdpa)

@@ -112,12 +112,13 @@ def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
         if first.to_stage and not branches:
             staged = tuple(segment for segment in first.segments if segment[0] <= first.to_stage[-1].stop)
             branches.append((-1, replace(first, segments=staged, fills=())))
-    canvas = np.array(plan.canvas, np.int64)[scheduled.start - plan.start :]
+    canvas = np.array(plan.canvas, np.int64)
     lanes = []
     for index, branch in branches:
-        segments = tuple(segment for segment in branch.segments if segment[0] > scheduled.start)
-        ids = canvas[: segments[-1][0] - scheduled.start] if segments else canvas[:0]
-        where, how = (scheduled.slot, scheduled.start), (branch.causal_stop, plan.draft_adapter)
+        start = max(scheduled.start, branch.start)
+        segments = tuple(segment for segment in branch.segments if segment[0] > start)
+        ids = canvas[start - plan.start : segments[-1][0] - plan.start] if segments else canvas[:0]
+        where, how = (scheduled.slot, start), (branch.causal_stop, plan.draft_adapter)
         lanes.append(Lane(*where, ids, segments, branch.fills, branch.to_stage, scheduled, index, *how))
     return _with_lanes_beside(lanes)
 

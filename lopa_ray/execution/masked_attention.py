@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.attention import SDPA_ATTENTION, LaneAttention
+from lopa_ray.execution.attention import SDPA_ATTENTION, LaneAttention, reads_no_cache
 from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.packing import Packing
@@ -58,9 +60,10 @@ class MaskedAttention:
             for lane, first, end in zip(packing.lanes, packing.first_rows, ends, strict=False)
             if first < end
         ]
-        long = [lane for lane in lanes if lane.num_rows > MAX_ROWS]
+        is_alone = [lane.num_rows > MAX_ROWS or reads_no_cache(cache, lane.lane) for lane in lanes]
+        long = list(compress(lanes, is_alone))
         self.lanes.clear(cache, [lane for lane, _, _ in long])
-        short = parts([lane for lane in lanes if lane.num_rows <= MAX_ROWS])
+        short = parts(list(compress(lanes, map(not_, is_alone))))
         calls = [masked_call(cache, columns, part, packing.options.heads_per_kv_head) for part in short]
         if len(calls) == 1 and calls[0].rows == slice(0, packing.rows_bucket):
             return calls[0]

@@ -40,6 +40,8 @@ class Branch:
     causal_stop: int = 0
     """Rows before this position are causal: each sees no later position, whatever the segments say, and decides the
     next one, as with shifted logits."""
+    start: int = 0
+    """First input position, if that is not the plan's: the branch reads what is before it from the cache."""
 
     @property
     def stop(self) -> int:
@@ -75,7 +77,7 @@ class Plan:
     step: int
     """The request's own count of its steps, from 1 on."""
     start: int
-    """First input position; the same for all branches."""
+    """First input position; the same for all branches that begin at no later one."""
     canvas: tuple[int, ...]
     """Token ids from `start` to the end of the longest branch."""
     branches: tuple[Branch, ...]
@@ -100,11 +102,14 @@ class Plan:
         return self.rows_of(range(len(self.branches)))
 
     def rows_of(self, branches: Iterable[int]) -> int:
-        return sum(self.branches[index].stop - self.start for index in branches)
+        return sum(self._rows(self.branches[index]) for index in branches)
 
     @property
     def max_branch_rows(self) -> int:
-        return max(branch.stop for branch in self.branches) - self.start
+        return max(map(self._rows, self.branches))
+
+    def _rows(self, branch: Branch) -> int:
+        return branch.stop - max(self.start, branch.start)
 
     def commit_of(self, branch: int) -> Commit:
         return Commit(self.step, branch, self.branches[branch].to_stage, self.stage_shared)

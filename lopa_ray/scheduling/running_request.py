@@ -45,7 +45,8 @@ class RunningRequest:
         """The rows of each branch of the plan that no part of its step has evaluated."""
         start = plan.start + sum(len(part.span) for part in stored_prefix)
         branches = enumerate(plan.branches)
-        return {index: branch.stop - start for index, branch in branches if index not in self.rank_of_branch}
+        left = ((index, branch) for index, branch in branches if index not in self.rank_of_branch)
+        return {index: branch.stop - max(start, branch.start) for index, branch in left}
 
     @property
     def rows_in_step(self) -> int:

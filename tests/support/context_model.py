@@ -62,9 +62,10 @@ class ContextModel:
         rows: Rows = {
             p: (_digest(self.seed, p, token),)
             for p, token in enumerate(ids[: branch.stop - plan.start], plan.start)
+            if p >= branch.start
         }
         for layer in range(LAYERS):
-            first, made = plan.start, {}
+            first, made = max(plan.start, branch.start), {}
             for stop, kv_stop in branch.segments:
                 seen = [(rows[p] if p in rows else self._cache[p])[layer] for p in range(kv_stop)]
                 for position in range(first, stop):

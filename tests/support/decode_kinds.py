@@ -39,6 +39,10 @@ DECODES: dict[str, GenerationSettings] = {
     ),
     # A step decides what several steps of the rule decide.
     "verified": LopaSettings(**FULL, max_new_tokens=24, num_branches=6, lookahead="verified"),
+    # A branch computes positions that the others read from the cache.
+    "cache_ahead": FastDllmSettings(
+        max_new_tokens=24, block_size=8, confidence_threshold=0.6, num_branches=6, lookahead="verified"
+    ),
     # Blocks that are cached without a step that fills them.
     "given": LopaSettings(**FULL, max_new_tokens=36, num_branches=3, given_parts=GIVEN),
 }

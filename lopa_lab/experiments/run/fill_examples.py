@@ -32,7 +32,7 @@ class BlockExample:
     passes: npt.NDArray[np.bool_]
     """[positions] bool: the probability passed the threshold."""
     fallback: int
-    """Index of the position that a complete block filled because none passed; -1: none."""
+    """Index of the best-ranked position, if the block filled it because too few passed; -1: none."""
     keeps: npt.NDArray[np.bool_]
     """[positions] bool: the chosen token is the same as in the report from before."""
 
@@ -47,15 +47,16 @@ class PendingExample:
     tokens: npt.NDArray[np.int64]
     """[positions of all blocks] int64: choices of the report from before."""
 
-    def block_examples(self, report: BranchReport, threshold: float) -> list[BlockExample]:
+    def block_examples(self, report: BranchReport) -> list[BlockExample]:
         """The examples of the blocks, now that the state has a report."""
         row_of = {position: row for row, position in enumerate(report.positions.tolist())}
         first, examples = 0, []
         for block in self.blocks:
             span = slice(first, first := first + len(block.positions))
             rows = [row_of[position] for position in block.positions]
-            passes = report.probabilities[rows] > threshold
-            fallback = -1 if passes.any() or not block.complete else int(report.scores[rows].argmax())
+            passes = report.probabilities[rows] > block.threshold
+            fallback = int(report.scores[rows].argmax()) if passes.sum() < block.least else -1
+            passes &= fallback < 0
             keeps = report.tokens[rows] == self.tokens[span]
             examples.append(BlockExample(self.features[span], passes, fallback, keeps))
         return examples
@@ -77,7 +78,6 @@ class ObservedVerifiedSession(VerifiedSession):
         """Take the place of a verified session that has not begun. `examples` grows with each step."""
         assert isinstance(session, VerifiedSession) and isinstance(session.settings, LookaheadSettings)
         self._model, self._examples = model, examples
-        self._threshold: float = getattr(session.settings, "confidence_threshold", 0.0)
         self._pending: list[PendingExample | None] = []
         super().__init__(session._rule, session.settings)
 
@@ -91,10 +91,10 @@ class ObservedVerifiedSession(VerifiedSession):
         return plan
 
     def _observe(self, draft: Draft) -> PendingExample | None:
-        source, blocks = self._states.nearest(draft.fills), draft.base.threshold_blocks(draft.beyond)
+        source, blocks = self._states.nearest(draft.fills), draft.base.rule_blocks(draft.beyond, draft.calls)
         if source is None or not blocks:
             return None
-        report = report_features(source, self._threshold)
+        report = report_features(source, blocks[0].threshold)
         positions = [position for block in blocks for position in block.positions]
         if not all(position in report.row_of for position in positions):
             return None
@@ -109,5 +109,5 @@ class ObservedVerifiedSession(VerifiedSession):
         outcome = super()._advance(plan, reports)
         for branch in dict.fromkeys(rule_step.branch for rule_step in outcome.rule_steps):
             if branch is not None and (example := pending[branch]) is not None:
-                self._examples += example.block_examples(reports[branch], self._threshold)
+                self._examples += example.block_examples(reports[branch])
         return outcome

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, get_args
 
 import numpy as np
@@ -26,7 +27,18 @@ from lopa_ray.protocol.sampling_params import Ranking
 
 BRANCHES = 8
 """Branches of the decodes that give the examples."""
-HIDDEN_UNITS = 16
+RULES: tuple[dict[str, Any], ...] = (
+    *({"decoder": "lopa"} for _ in range(5)),
+    {"decoder": "fast_dllm", "cache": "prefix"},
+    {"decoder": "fast_dllm", "cache": "dual"},
+    {"decoder": "block_diffusion", "block_size": 16},
+    {"decoder": "lopa", "window_attention": "block_causal"},
+    {"decoder": "multi_block", "block_size": 8},
+    {"decoder": "fast_dllm", "cache": "prefix", "confidence_threshold": 1.0},
+    {"decoder": "vanilla", "block_size": 32},
+)
+"""The rules of these decodes, by their changes of settings: problems take them in turns, the usual one more often."""
+HIDDEN_UNITS = 32
 EPOCHS = 80
 BLOCKS_PER_BATCH = 256
 LEARNING_RATE = 1e-2
@@ -134,9 +146,14 @@ def fit_fill_models(
     """
     parameters: dict[str, Mapping[str, Any]] = {}
     for ranking in get_args(Ranking):
-        verified = {"lookahead": "verified", "acceptance": "exact", "num_branches": BRANCHES}
-        decode = {"decoder": "lopa", "ranking": ranking, **verified}
-        settings = Config.parse(config.given(), {"decode": decode}).decode
+        verified = {
+            "lookahead": "verified",
+            "acceptance": "exact",
+            "num_branches": BRANCHES,
+            "ranking": ranking,
+        }
+        changes = ({"decode": verified | rule} for rule in RULES)
+        settings = [Config.parse(config.given(), change).decode for change in changes]
         for number, fitted in enumerate(fit_in_rounds(engine, problems, settings, rounds), 1):
             parameters[ranking] = fitted.parameters
             tell(
@@ -147,17 +164,19 @@ def fit_fill_models(
 
 
 def fit_in_rounds(
-    engine: Engine, problems: Sequence[Problem], settings: GenerationSettings, rounds: int
+    engine: Engine, problems: Sequence[Problem], settings: Sequence[GenerationSettings], rounds: int
 ) -> Iterator[FittedFillModel]:
     """Decode the problems and fit a model to what was seen, and again with the drafts of that model.
 
-    `settings` ask for an exact verified lookahead. The drafts of the first round need no model. Raises the first
-    error that ends a request.
+    `settings` ask for an exact verified lookahead; problems take them in turns. The drafts of the first round need no
+    model. Raises the first error that ends a request.
     """
     model = None
     for _ in range(rounds):
         examples: list[BlockExample] = []
-        sessions = [engine.create_session(problem.question, settings) for problem in problems]
+        sessions = [
+            engine.create_session(p.question, s) for p, s in zip(problems, cycle(settings), strict=False)
+        ]
         results_of(engine, [ObservedVerifiedSession(session, model, examples) for session in sessions])
         fitted = fit_fill_model(examples)
         yield fitted

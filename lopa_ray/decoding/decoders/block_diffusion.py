@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from math import inf
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -171,27 +172,30 @@ class BlockDiffusionSession(BlockCausalSession):
     def exact_cache(self) -> bool:
         return not self.settings.sub_block_cache
 
-    @property
-    def _fills_by_threshold(self) -> bool:
-        return self.settings.remasking == "low_confidence_dynamic"
+    def _threshold_and_least(self, call: int) -> tuple[float, int] | None:
+        thresholds = {
+            "low_confidence_dynamic": self.settings.confidence_threshold,
+            "low_confidence_static": inf,
+        }
+        threshold = thresholds.get(self.settings.remasking)
+        return None if threshold is None else (threshold, self._fill_count(call))
 
     def _end_step(self, branch: Branch) -> None:
         super()._end_step(branch)
         if not self._canvas.masked_positions(branch.scored):
             self._calls = 0  # the next call begins a sub-block
 
-    @property
-    def _fill_count(self) -> int:
-        """How many positions the schedule lets this call fill."""
+    def _fill_count(self, call: int) -> int:
+        """How many positions the schedule lets a call on the current block fill."""
         settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size
         steps = settings.denoising_steps or size
         if settings.minimal_topk is not None:
             steps = max(1, min(steps, settings.max_new_tokens // settings.minimal_topk))
         # After the schedule's calls, one position per call; a block may have fewer masks than a whole one.
-        return max(1, even_fill_count(size, steps, self._calls)) if self._calls < steps else 1
+        return max(1, even_fill_count(size, steps, call)) if call < steps else 1
 
     def _unmasking_rule(self, scores: Scores) -> list[int]:
-        return self._select(scores, self._fill_count)
+        return self._select(scores, self._fill_count(self._calls))
 
     def _select(self, scores: Scores, count: int) -> list[int]:
         settings = self.settings

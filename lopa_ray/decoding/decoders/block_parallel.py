@@ -165,13 +165,13 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
             return False
         return not (self._has_room(canvas) and self._may_grow(canvas.with_fills(fills)))
 
-    def threshold_blocks(self, beyond: Collection[Fill] = ()) -> list[RuleBlock]:
+    def rule_blocks(self, beyond: Collection[Fill] = (), calls: int = 0) -> list[RuleBlock]:
         canvas = self._branches[0].canvas
         if beyond:
             canvas = canvas.with_fills(beyond)
             canvas.mark_complete(self._complete_threshold)
         return [
-            RuleBlock(canvas.masked_positions(block.span), block.complete)
+            RuleBlock(canvas.masked_positions(block.span), self.settings.confidence_threshold, block.complete)
             for block in canvas.active
             if block.masks
         ]

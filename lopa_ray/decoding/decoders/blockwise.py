@@ -70,18 +70,18 @@ class BlockwiseSession(FillingSession[Canvas]):
     def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
         return self._calls > 0 and len(self.scored_masks()) > len(fills)
 
-    def threshold_blocks(self, beyond: Collection[Fill] = ()) -> list[RuleBlock] | None:
-        if not self._fills_by_threshold:
+    def rule_blocks(self, beyond: Collection[Fill] = (), calls: int = 0) -> list[RuleBlock] | None:
+        rule = self._threshold_and_least(self._calls + calls)
+        if rule is None:
             return None
         masked = self._branches[0].canvas.masked_positions(self.plan().branches[0].scored)
         filled = {position for position, _ in beyond}
         positions = [p for p in masked if p not in filled]
-        return [RuleBlock(positions, complete=True)] if positions else []
+        return [RuleBlock(positions, *rule)] if positions else []
 
-    @property
-    def _fills_by_threshold(self) -> bool:
-        """Whether the coming call fills what passes a threshold of probability, or the best-ranked position."""
-        return False
+    def _threshold_and_least(self, call: int) -> tuple[float, int] | None:
+        """The rule of a call on the current block as in `RuleBlock`; None if it is another."""
+        return None
 
     def block_views(self) -> tuple[BlockView, ...]:
         first = len(self.prompt)

@@ -8,6 +8,7 @@ that would decide it. LocalLeap (arXiv 2510.07081) has a lower threshold near su
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import Literal
 
 from pydantic import Field
@@ -98,7 +99,7 @@ class FastDllmSession(MaskedAnswerSession):
         if first_only and self._calls == 0:
             return [self._block.start]
         if s.fill == "schedule":
-            return rank_by_score(scores)[: self._scheduled_fill_count(first=1 if first_only else None)]
+            return rank_by_score(scores)[: self._fill_count(self._calls)]
         if s.fill == "factor":
             return select_by_factor(scores, s.factor)
         threshold, max_count = s.confidence_threshold, self._max_fill_count(len(scores))
@@ -112,11 +113,14 @@ class FastDllmSession(MaskedAnswerSession):
         is_open = self._block.start in self._open_positions
         return self._uses_dream_sampler and self.settings.cache != "none" and is_open
 
-    @property
-    def _fills_by_threshold(self) -> bool:
-        first_only = self._decides_first_alone and self._calls == 0
-        is_even = self.settings.relaxed_threshold is None
-        return self.settings.fill == "threshold" and is_even and not first_only
+    def _fill_count(self, call: int) -> int:
+        return self._scheduled_fill_count(call, first=1 if self._decides_first_alone else None)
+
+    def _threshold_and_least(self, call: int) -> tuple[float, int] | None:
+        s = self.settings
+        if s.fill == "factor" or s.relaxed_threshold is not None or (call == 0 and self._decides_first_alone):
+            return None
+        return (inf, self._fill_count(call)) if s.fill == "schedule" else (s.confidence_threshold, 1)
 
     def _max_fill_count(self, masks: int) -> int:
         """The maximum that this call may fill: what an even pace would have decided by now, less what is decided."""

@@ -67,7 +67,7 @@ class KlassSession(MaskedAnswerSession):
         ready = self._ready(in_block)
         match self.settings.unmask_strategy:
             case _ if not ready:
-                count = 1 if self._uses_dream_sampler else self._scheduled_fill_count()
+                count = 1 if self._uses_dream_sampler else self._scheduled_fill_count(self._calls)
                 return rank_by_score(in_block)[:count]
             case "all":
                 return list(ready)

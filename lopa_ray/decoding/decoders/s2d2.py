@@ -138,7 +138,7 @@ class S2D2Session(BlockDiffusionSession):
             return super()._advance(plan, reports)
         filled = self._verified([report.memory[0].tolist() for report in reversed(reports)])
         left = {p: score for p, score in self._scores.items() if p not in {d.position for d in filled}}
-        count = min(self._fill_count, len(self._scores)) - len(filled)
+        count = min(self._fill_count(self._calls), len(self._scores)) - len(filled)
         if count > 0:
             filled += [left[p].decision for p in self._select(_by_probability(left), count)]
         self._canvas, self._drafts, self._scores = self._branches[0].canvas, {}, {}

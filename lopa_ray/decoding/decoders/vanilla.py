@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from math import inf
 from typing import Literal
 
 from pydantic import Field
@@ -92,10 +93,10 @@ class MaskedAnswerSession(BlockwiseSession):
         steps = self.settings.steps
         return len(self._open_positions) if steps is None else steps // self.settings.num_blocks
 
-    def _scheduled_fill_count(self, first: int | None = None) -> int:
-        """How many positions the schedule lets this call fill; `first`: how many the block's first call fills. Counted
+    def _scheduled_fill_count(self, call: int, first: int | None = None) -> int:
+        """How many positions the schedule lets a call fill; `first`: how many the block's first call fills. Counted
         from a block as it began, whatever lookahead adds; calls beyond the schedule fill one each."""
-        masks, steps, call = len(self._open_positions), self._block_steps, self._calls
+        masks, steps = len(self._open_positions), self._block_steps
         if call >= steps:
             return 1
         if self._uses_dream_sampler:
@@ -139,11 +140,15 @@ class VanillaSession(MaskedAnswerSession):
             fractions = dream_fill_fractions(self._block_steps, settings.eps)
             probability = float(fractions[self._calls]) if self._calls < len(fractions) else 1.0
             return sample_independently(scores, probability, settings.seed, step)
-        count = self._scheduled_fill_count()
+        count = self._scheduled_fill_count(self._calls)
         temperature = float("inf") if settings.remasking == "random" else settings.alg_temp
         if temperature > 0:
             return sample_by_score(scores, count, temperature, settings.seed, step)
         return rank_by_score(scores)[:count]
+
+    def _threshold_and_least(self, call: int) -> tuple[float, int] | None:
+        ranks = self.settings.remasking == "low_confidence" and not self.settings.alg_temp
+        return (inf, self._scheduled_fill_count(call)) if ranks else None
 
 
 VANILLA = Decoder(VanillaSession, VanillaSettings(max_new_tokens=16, block_size=8, steps=8, num_branches=3))

@@ -22,8 +22,7 @@ EXPANDED_SHARE = 1.0  # children are looked at if the state's probability exceed
 MIN_DRAFT_PER_ROW = 5e-5
 """A state whose probability is below this × the rows of its branch is no draft: it would cost more than it saves."""
 
-MAX_DEPTH = 8  # denoising steps that a draft may be ahead
-STALE_PROBABILITY = 0.3  # of the fill set that another rule would choose by a report from before the state
+STALE_PROBABILITY = 0.9  # of the fill set that another rule would choose by a report from before the state
 
 
 @dataclass(slots=True)
@@ -36,6 +35,7 @@ class Draft:
     key: StateKey
     base: FillingSession[Any]  # a session whose planned step has the same window
     beyond: tuple[Fill, ...]  # tokens that the state has beyond the state of `base`
+    calls: int  # of the rule, from the state of `base` to this one
     make_session: Callable[[], FillingSession[Any]]
     planned: FillingSession[Any] | None = None  # the session in this state, once `make_session` has made it
 
@@ -43,7 +43,7 @@ class Draft:
     def of(cls, session: FillingSession[Any], fills: frozenset[Fill], probability: float) -> Self:
         plan = session.plan()
         key = StateKey.of(session.generated, plan)
-        return cls(fills, probability, plan, key, session, (), lambda: session, session)
+        return cls(fills, probability, plan, key, session, (), 0, lambda: session, session)
 
     @property
     def session(self) -> FillingSession[Any]:
@@ -59,9 +59,9 @@ class Draft:
         base, beyond = self.base, (*self.beyond, *fills)
         answer = base.answer_in_window(beyond)
         if answer is not None:
-            key = StateKey(answer, self.key.inputs)
+            key, calls = StateKey(answer, self.key.inputs), self.calls + 1
             return Draft(
-                all_fills, probability, self.plan, key, base, beyond, lambda: self.session.after(fills)
+                all_fills, probability, self.plan, key, base, beyond, calls, lambda: self.session.after(fills)
             )
         session = self.session
         if not session.allows(fills):
@@ -72,10 +72,8 @@ class Draft:
 
 class DraftTree:
     def __init__(self, settings: GenerationSettings) -> None:
-        threshold = getattr(settings, "confidence_threshold", None)
         self._settings = settings
-        self._threshold: float | None = threshold
-        self._model = None if threshold is None else FillModel.load(settings.ranking)
+        self._model: FillModel | None = FillModel.load(settings.ranking)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DraftTree, (self._settings,)
@@ -86,34 +84,36 @@ class DraftTree:
         most = budget.most - 1
         least = MIN_DRAFT_PER_ROW * current.plan.max_branch_rows
         drafts: list[Draft] = []
-        heap: list[tuple[float, int, Draft, tuple[Fill, ...], int]] = []
+        heap: list[tuple[float, int, Draft, tuple[Fill, ...]]] = []
         order = count()
         seen = {current.fills}
+        keys = {current.key}
 
-        def expand(draft: Draft, depth: int) -> None:
+        def expand(draft: Draft) -> None:
             for probability, fills in self._fill_sets(draft, states, most + 1):
-                heapq.heappush(heap, (-probability * draft.probability, next(order), draft, fills, depth))
+                heapq.heappush(heap, (-probability * draft.probability, next(order), draft, fills))
 
         if not budget.wants(1.0) or not can_follow(current):
             return []
-        expand(current, 1)
+        expand(current)
         while heap:
-            probability, _, parent, fills, depth = heapq.heappop(heap)
+            probability, _, parent, fills = heapq.heappop(heap)
             if -probability < least or not budget.wants(-probability):
                 break
             all_fills = parent.fills.union(fills)
-            if all_fills in seen:
+            if fills and all_fills in seen:
                 continue
             seen.add(all_fills)
             draft = parent.after(fills, all_fills, -probability)
             if draft is None or not fits(current, draft):
                 continue
-            if states.get(draft.key) is None:
+            if states.get(draft.key) is None and draft.key not in keys:
+                keys.add(draft.key)
                 drafts.append(draft)
                 budget.take(-probability)
             pays = -probability > EXPANDED_SHARE / most and budget.wants(-probability)
-            if pays and depth < MAX_DEPTH and can_follow(draft):
-                expand(draft, depth + 1)
+            if pays and can_follow(draft):
+                expand(draft)
         return drafts
 
     def _fill_sets(self, draft: Draft, states: EvaluatedStates, most: int) -> list[FillSet]:
@@ -123,11 +123,11 @@ class DraftTree:
         source = states.nearest(draft.fills)
         if source is None:
             return []
-        blocks = draft.base.threshold_blocks(draft.beyond)
-        if blocks is None or self._model is None or self._threshold is None:
+        blocks = draft.base.rule_blocks(draft.beyond, draft.calls)
+        if blocks is None or self._model is None:
             return self._stale_fill_sets(draft.session, source)
         beyond = source.behind.union(position for position, _ in draft.fills - source.ahead)
-        sets = self._model.fill_sets(blocks, source, beyond, self._threshold, most)
+        sets = self._model.fill_sets(blocks, source, beyond, most)
         has_holes = bool(draft.base.given.holes)
         return [(p, draft.session.with_ends(fills)) for p, fills in sets] if has_holes else sets
 
@@ -155,7 +155,7 @@ def fits(current: Draft, draft: Draft) -> bool:
     if current.base.exact_cache:
         return draft_plan.start >= plan.start
     same_cache = (draft_plan.start, draft_plan.cached) == (plan.start, plan.cached)
-    return same_cache and draft_plan.commit is None
+    return draft_plan.commit is None and (same_cache or not draft_plan.cached)
 
 
 def _scoring_state(session: FillingSession[Any]) -> FillingSession[Any] | None:

@@ -31,8 +31,11 @@ FEATURES = (
     "1 over 1 + the rank in the block",
     "first in the block",
     "score less the block's best",
-    "the block is complete",
+    "log of 1 + the number that the block fills at least",
     "the block's highest logit",
+    "1 over 1 + the number of masks of the block before it",
+    "1 over the distance to the nearest token before it",
+    "1 over the distance to the nearest token after it",
 )
 
 OUTPUTS = ("passes the threshold", "is the fallback", "keeps its token")
@@ -42,6 +45,7 @@ LEAST_ODDS = 0.01  # a position that passes with less is not in any fill set, ot
 MOST_ODDS = 1e4  # with higher odds positions pass alike
 MOST_FALLBACKS = 4  # positions that are looked at as the fallback of a block
 CLIPPED = 1e-4  # probabilities are kept this far from 0 and 1
+CLIPPED_THRESHOLD = 1e-6  # and thresholds this far: with one above 1 none passes
 MAX_LOGIT = 20.0  # bound on the outputs of the network
 
 Floats = npt.NDArray[np.float32]
@@ -82,18 +86,17 @@ class FillModel:
         blocks: Sequence[RuleBlock],
         state: EvaluatedState,
         beyond: Iterable[int],
-        threshold: float,
         most: int,
     ) -> list[FillSet]:
         """The `most` most probable fill sets of a state with the masks `blocks`, the most probable first; none if the
         report of `state` has not scored all masks. `beyond`: positions of tokens that it has and `state` has not."""
-        report = report_features(state, threshold)
         positions = [position for block in blocks for position in block.positions]
+        if not positions:
+            return []
+        report = report_features(state, blocks[0].threshold)
         try:
             known = [report.row_of[position] for position in positions]
         except KeyError:
-            return []
-        if not positions:
             return []
         rows = np.array(known, np.intp)
         units = features(blocks, report, rows, beyond).dot(self._hidden)
@@ -109,12 +112,11 @@ class FillModel:
             span = slice(first, first := first + len(block.positions))
             any_passes = self._any_passes(units[span])
             columns = odds[span], weights[span], keeps[span]
-            of_block = _block_sets(span.start, *columns, any_passes, block.complete, most)
+            of_block = _block_sets(span.start, *columns, any_passes, block.least, most)
             sets = _joined(sets, of_block, most) if first > len(block.positions) else of_block
         return [
             (probability, tuple((positions[at], report.tokens[known[at]]) for at in chosen))
             for probability, chosen in sets
-            if chosen
         ]
 
     def _any_passes(self, units: Floats) -> float:
@@ -130,7 +132,7 @@ def report_features(state: EvaluatedState, threshold: float) -> ReportFeatures:
     if state.cached_features is None:
         report = state.report
         probabilities = np.minimum(np.maximum(report.probabilities, CLIPPED), 1 - CLIPPED)
-        clipped = min(max(threshold, CLIPPED), 1 - CLIPPED)
+        clipped = min(max(threshold, CLIPPED_THRESHOLD), 1 - CLIPPED_THRESHOLD)
         logits = np.log(probabilities / (1 - probabilities)) - math.log(clipped / (1 - clipped))
         state.cached_features = ReportFeatures(
             {position: row for row, position in enumerate(report.positions.tolist())},
@@ -152,16 +154,23 @@ def features(
         distances = np.abs(report.positions.take(rows) - tokens_beyond[:, None])
         np.divide(1, np.minimum.reduce(distances), out=table[2])
         table[3] = math.log1p(len(tokens_beyond))
+    positions = report.positions.take(rows)
+    (ends,) = (np.diff(positions, prepend=-2, append=positions[-1] + 2) != 1).nonzero()  # of runs of masks
+    sizes = np.diff(ends)
+    within = np.arange(len(rows)) - ends[:-1].repeat(sizes)
+    np.divide(1, 1 + within, out=table[10])
+    np.divide(1, sizes.repeat(sizes) - within, out=table[11])
     first = 0
     for block in blocks:
         of_block = table[:, first : first + len(block.positions)]
-        logits, scores, _, _, ranks, is_first, behind_best, complete, highest = of_block
+        logits, scores, _, _, ranks, is_first, behind_best, least, highest, before, _, _ = of_block
         order = (-scores).argsort(kind="stable")
         best = order[0]
         ranks[order] = _reciprocals(len(order))
         is_first[best] = 1
         np.subtract(scores, scores[best], out=behind_best)
-        complete[:] = block.complete
+        least[:] = math.log1p(block.least)
+        before[:] = _reciprocals(len(order))
         highest[:] = np.maximum.reduce(logits)
         first += len(order)
     return table.T
@@ -174,7 +183,7 @@ def _reciprocals(count: int) -> Floats:
 
 
 def _block_sets(
-    first: int, odds: Floats, weights: Floats, keeps: Floats, any_passes: float, complete: bool, most: int
+    first: int, odds: Floats, weights: Floats, keeps: Floats, any_passes: float, least: int, most: int
 ) -> list[IndexSet]:
     """The most probable fill sets of a block whose positions have indices from `first` on, the most probable first. The
     columns, [positions] float32 each, are the odds that a position passes, its weight as a fallback, and the
@@ -195,14 +204,29 @@ def _block_sets(
         members = tuple(sorted({*chosen}.symmetric_difference(flipped) if chosen else flipped))
         if members:
             sets[members] = factor * math.exp(-cost)
-    if complete:
-        fallbacks = weights * keeps * ((1 - any_passes) / float(np.add.reduce(weights)))
-        for at in fallbacks.argsort()[-MOST_FALLBACKS:].tolist():
-            sets[first + at,] = sets.get((first + at,), 0.0) + float(fallbacks[at])
-    else:
-        sets[()] = 1 - any_passes
+    for probability, members in _best_ranked(weights, keeps, min(least, len(weights))):
+        fallback = tuple(first + at for at in members)
+        sets[fallback] = sets.get(fallback, 0.0) + (1 - any_passes) * probability
     ordered = sorted(((probability, members) for members, probability in sets.items()), reverse=True)
     return ordered[:most]
+
+
+def _best_ranked(weights: Floats, keeps: Floats, count: int) -> list[IndexSet]:
+    """Probable sets of the `count` best-ranked positions, each set as probable as the product of its weights."""
+    products = weights / weights.max()
+    order = (-products * keeps).argsort(kind="stable")
+    total = np.ones(1 + len(order))
+    for _ in range(count):  # sums over all sets of the first n positions
+        total = np.concatenate(((0.0,), np.cumsum(products * total[:-1])))
+    products *= keeps
+    best, others = order[:count].tolist(), order[count : count + MOST_FALLBACKS - 1].tolist()
+    probability = float(products[best].prod() / total[-1])
+    sets = [(probability, tuple(sorted(best)))]
+    for at in best[-MOST_FALLBACKS:]:
+        for other in others:
+            members = tuple(sorted({*best, other} - {at}))
+            sets.append((probability * float(products[other] / max(products[at], CLIPPED)), members))
+    return sets
 
 
 def _joined(sets: Sequence[IndexSet], others: Sequence[IndexSet], most: int) -> list[IndexSet]:

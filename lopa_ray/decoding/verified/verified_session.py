@@ -74,18 +74,31 @@ class VerifiedSession(DecodeSession):
         budget = CostBudget.of(self.settings, self.load, num_branches, rows)
         budget.take(anchor.probability)
         self._drafts = [anchor, *self._tree.drafts(anchor, self._states, budget)][: budget.num_branches]
-        plan, mask = anchor.plan, self.vocabulary.mask_token_id
-        length = max(draft.plan.branches[0].stop for draft in self._drafts) - plan.start
+        plan = anchor.plan
+        start = min(draft.plan.start for draft in self._drafts)
         bitmasks: dict[bytes, int] = {}
         return replace(
             plan,
             step=self.steps + 1,
-            canvas=plan.canvas + (mask,) * (length - len(plan.canvas)),
+            start=start,
+            canvas=self._canvas_from(start),
             branches=tuple(self._branch(draft, plan.start, bitmasks) for draft in self._drafts),
             stage_shared=plan.stage_shared and len(self._drafts) == 1,
             commit=self._commit,
             token_bitmasks=tuple(bitmasks),
         )
+
+    def _canvas_from(self, start: int) -> tuple[int, ...]:
+        """The current state's canvas from a position on, as far as any draft feeds it."""
+        anchor, mask = self._drafts[0].plan, self.vocabulary.mask_token_id
+        widest = max(self._drafts, key=lambda draft: draft.plan.branches[0].stop)
+        stop = widest.plan.branches[0].stop
+        ids = [*self.prompt, *widest.key.generated]
+        for position, _ in widest.fills:
+            ids[position] = mask
+        ids += [mask] * (stop - len(ids))
+        ids[anchor.start : anchor.start + len(anchor.canvas)] = anchor.canvas
+        return tuple(ids[start:stop])
 
     @staticmethod
     def _branch(draft: Draft, start: int, bitmasks: dict[bytes, int]) -> Branch:
@@ -105,7 +118,14 @@ class VerifiedSession(DecodeSession):
             )
             scoring = replace(scoring, bitmask_ids=ids)
         fills = tuple(sorted(draft.fills))
-        return replace(branch, segments=segments, fills=fills, to_stage=to_stage, scoring=scoring)
+        return replace(
+            branch,
+            segments=segments,
+            fills=fills,
+            to_stage=to_stage,
+            scoring=scoring,
+            start=min(plan.start, start),
+        )
 
     # Verification
 

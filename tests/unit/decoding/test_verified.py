@@ -12,6 +12,7 @@ from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.constraint_builder import build_constraint
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
@@ -109,6 +110,39 @@ def test_drafts_save_steps_where_the_model_keeps_its_mind(name: str) -> None:
         assert_same(together, of_one)
         saved, total = saved + len(of_one) - len(together), total + len(of_one)
     assert saved > total / 5
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_drafts_follow_a_schedule_as_far_as_there_are_branches(shifted: bool) -> None:
+    """Dream's fills nothing in some calls, and several positions in others."""
+    vocabulary = replace(VOCABULARY, shifted=shifted)
+    wanted = VanillaSettings(
+        max_new_tokens=40, block_size=20, steps=30, num_branches=8, lookahead="verified", stop_at_eos=False
+    )
+    for seed in range(3):
+        model = ContextModel(seed=seed, stability=1.0, vocabulary=vocabulary)
+        of_one = steps_of(new_session([1, 2], wanted.of_one_branch(), vocabulary), replace(model))
+        together = steps_of(new_session([1, 2], wanted, vocabulary), replace(model))
+        assert_same(together, of_one)
+        assert len(together) <= len(of_one) / 2
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_the_call_that_fills_a_blocks_cache_may_be_a_draft_before_the_block(cache: str) -> None:
+    wanted = FastDllmSettings(
+        max_new_tokens=32, block_size=8, cache=cache, num_branches=6, lookahead="verified", stop_at_eos=False
+    ).replace(confidence_threshold=0.8)
+    ahead = 0
+    for seed in range(4):
+        model = ContextModel(seed=seed, stability=1.0)
+        of_one = steps_of(new_session([1, 2], wanted.of_one_branch(), VOCABULARY), replace(model))
+        session, together, filling = new_session([1, 2], wanted, VOCABULARY), [], replace(model)
+        while not session.finished:
+            plan = session.plan()
+            together.append(session.advance(filling.reports(plan)))
+            ahead += together[-1].commit is not None and plan.branches[0].start > plan.start == 0
+        assert_same(together, of_one)
+    assert ahead > 0
 
 
 def test_a_smaller_budget_changes_steps_and_no_token() -> None:

@@ -117,6 +117,33 @@ def test_what_other_requests_left_in_the_slots_is_not_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "attention"), [(torch.float32, SDPA_ATTENTION), (torch.bfloat16, MaskedAttention())]
+)
+def test_a_branch_that_computes_cached_positions_leaves_them_to_the_others(dtype, attention) -> None:
+    """And it reports what it would report if nothing were cached."""
+    runner = BranchRunner(
+        load_tiny_model().to(dtype), max_num_seqs=3, max_model_len=CAPACITY, attention=attention
+    )
+    (cached,) = StepSize(1, 2, 8, 20).plans(runner.vocabulary.mask_token_id)
+    branch = cached.branches[0]
+    whole = dataclasses.replace(cached, start=0, canvas=(*range(20), *cached.canvas))
+    branches = (dataclasses.replace(branch, start=20), branch, dataclasses.replace(branch, start=20))
+    together = dataclasses.replace(whole, branches=branches)
+    assert (together.num_rows, together.max_branch_rows) == (8 + 28 + 8, 28)
+    alone = dataclasses.replace(whole, branches=(branch,), cached=())
+    step = step_of(runner, [together, cached, alone])
+    runner.cache.data[1, :, :, :, :20] = runner.cache.data[0, :, :, :, :20].normal_()
+    before = runner.cache.data[0, :, :, :, :20].clone()
+    scores = [report.scores.tolist() for _, report in runner.execute(step).reports]
+    assert torch.equal(runner.cache.data[0, :, :, :, :20], before)
+    first, drafted, last, cached_one, _, by_itself = map(torch.tensor, scores)
+    tolerance = TOLERANCE[dtype] if dtype == torch.bfloat16 else 0
+    for one, other in ((last, first), (cached_one, first), (by_itself, drafted)):
+        torch.testing.assert_close(one, other, atol=tolerance, rtol=0)
+    assert not torch.equal(first, drafted)
+
+
+@pytest.mark.parametrize(
     ("dtype", "batch_invariant", "wanted"),
     [
         (torch.bfloat16, False, MaskedAttention()),

@@ -73,6 +73,16 @@ def test_steps_in_this_process(tmp_path: Path) -> None:
     assert record.rows[0]["launches"] == record.rows[1]["launches"] > 0
 
 
+def test_freedave_has_the_calls_of_the_same_rule_and_drafts_keep_answers(tmp_path: Path) -> None:
+    record = bench_record(tmp_path, "freedave", "--problems", "1", "--rules", "0.9")
+    for row in record.rows:
+        assert row["rule"] == "0.9" and row["problems"] == 1
+        if row["acceptance"] == "exact":
+            assert row["equal"] == 1 and row["calls"] <= row["FreeDave calls"]
+        if row["branches"] == 1:
+            assert row["calls"] == row["rows"] == row["FreeDave calls"]
+
+
 def test_decodes_are_those_of_the_engine(tmp_path: Path) -> None:
     record = bench_record(
         tmp_path, "decode", "--requests", "3", "--max-new-tokens", "32", "--decoder", "d2f,lopa",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Any, get_args
 
@@ -47,7 +48,7 @@ def engine() -> LocalEngine:
 
 
 def fitted_to_decodes(engine: LocalEngine) -> list[FittedFillModel]:
-    return list(fit_in_rounds(engine, held_out_problems(FIT_SEED, 4), SETTINGS, rounds=2))
+    return list(fit_in_rounds(engine, held_out_problems(FIT_SEED, 4), [SETTINGS], rounds=2))
 
 
 def test_a_fit_is_deterministic_and_raises_the_likelihood(engine: LocalEngine) -> None:
@@ -91,38 +92,49 @@ def test_the_command_writes_what_the_package_loads(tmp_path: Path) -> None:
     assert fill_models_text(written) == text
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_the_fill_model_computes_the_probabilities_that_were_fitted(complete: bool) -> None:
+REPORT = BranchReport(
+    step=1,
+    branch=0,
+    positions=np.arange(10, 13, dtype=np.int32),
+    tokens=np.arange(3, dtype=np.int32),
+    probabilities=np.array([0.5, 0.8, 0.95]),
+    logprobs=np.zeros(3, np.float32),
+    scores=np.array([-1.0, -0.5, -0.1]),
+    top_tokens=np.zeros((3, 0), np.int32),
+    top_logprobs=np.zeros((3, 0), np.float32),
+)
+
+
+def test_a_schedule_fills_as_many_positions_as_it_says() -> None:
+    model, state = FillModel.load("probability"), EvaluatedState(None, REPORT, frozenset())
+    for least, sets in ((0, {()}), (1, {(10,), (11,), (12,)}), (2, {(10, 11), (10, 12), (11, 12)})):
+        blocks = [RuleBlock(REPORT.positions.tolist(), inf, least)]
+        proposed = {tuple(at for at, _ in fills): p for p, fills in model.fill_sets(blocks, state, [13], 9)}
+        assert sum(p for chosen, p in proposed.items() if chosen not in sets) < 0.01
+        assert sum(proposed.values()) > 0.3  # less than 1 where tokens may change
+
+
+@pytest.mark.parametrize("least", [1, 0])
+def test_the_fill_model_computes_the_probabilities_that_were_fitted(least: int) -> None:
     """In torch the likelihood of each fill set, in numpy the fill sets with their probabilities."""
-    count = 3
-    report = BranchReport(
-        step=1,
-        branch=0,
-        positions=np.arange(10, 10 + count, dtype=np.int32),
-        tokens=np.arange(count, dtype=np.int32),
-        probabilities=np.array([0.5, 0.8, 0.95]),
-        logprobs=np.zeros(count, np.float32),
-        scores=np.array([-1.0, -0.5, -0.1]),
-        top_tokens=np.zeros((count, 0), np.int32),
-        top_logprobs=np.zeros((count, 0), np.float32),
-    )
-    blocks = [RuleBlock(report.positions.tolist(), complete)]
+    count, report = len(REPORT.positions), REPORT
+    blocks = [RuleBlock(report.positions.tolist(), THRESHOLD, least)]
     state = EvaluatedState(None, report, frozenset())
     table = features(blocks, report_features(state, THRESHOLD), range(count), [13])
     torch.manual_seed(3)
     network = FillNetwork(torch.from_numpy(table))
-    sets = FillModel(network.parameters_of_model()).fill_sets(blocks, state, [13], THRESHOLD, 8)
+    sets = FillModel(network.parameters_of_model()).fill_sets(blocks, state, [13], 8)
 
     def likelihood(passes: tuple[bool, ...], fallback: int = -1) -> float:
         example = BlockExample(table, np.array(passes), fallback, np.ones(count, bool))
         return network.log_likelihoods([example]).exp().item()
 
-    expected = {}
+    expected = {} if least else {(): likelihood((False,) * count)}
     for passes in product((False, True), repeat=count):
         if any(passes):
             members = tuple((10 + at, at) for at, does in enumerate(passes) if does)
             expected[members] = likelihood(passes)
-            if complete and sum(passes) == 1:
+            if least and sum(passes) == 1:
                 nothing = (False,) * count
                 expected[members] += likelihood(nothing, fallback=passes.index(True))
     assert {fills: probability for probability, fills in sets} == pytest.approx(expected, abs=2e-3)
