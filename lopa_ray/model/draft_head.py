@@ -51,8 +51,8 @@ class DraftHead(nn.Module):
         self, hidden: Tensor, tokens: Tensor, embed: nn.Embedding, beams: int, depth: int
     ) -> tuple[Tensor, Tensor]:
         """The `beams` most likely beams (F at most) of `depth` tokens after rows `hidden` [B, D], in the model's dtype,
-        that have decided `tokens` int64 [B]. Returns the tokens int64 [B, W, J], and fp32 [B, W, J] the probability of each beam
-        up to that token; most likely beams first."""
+        that have decided `tokens` int64 [B]. Returns the tokens int64 [B, W, J], and fp32 [B, W, J] the probability of
+        each beam up to that token; most likely beams first."""
         count, width, beams = len(hidden), 1, min(beams, len(self.tokens))
         ids = tokens.new_empty(count, 1, 0)
         logprobs = torch.zeros(count, 1, 1, dtype=torch.float32, device=hidden.device)

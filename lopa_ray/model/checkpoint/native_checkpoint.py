@@ -115,9 +115,9 @@ def read_weights(
 
 def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> None:
     """Write `model` to the folder `path` as a published checkpoint with weights in `dtype`: config.json,
-    generation_config.json and one model.safetensors, without a draft head, which is moved into place, so an interrupted
-    save leaves the old one whole. Weights in fp8 have the layout of compressed-tensors, with a scale per channel. Raises CheckpointError
-    for a model whose fp8 has other scales, and for a dtype that is not supported."""
+    generation_config.json and one model.safetensors, without a draft head. The file is moved into place, so an
+    interrupted save leaves the old one whole. Weights in fp8 have the layout of compressed-tensors, with a scale per
+    channel. Raises CheckpointError for a model whose fp8 has other scales, and for a dtype that is not supported."""
     check_dtype(dtype)
     if model.config.fp8 is not None and model.config.fp8.block is not None:
         raise CheckpointError(
