@@ -80,7 +80,9 @@ class LaneAttention:
         """The attention of a lane's rows, q [T, H, E], k and v [T, K, E], in parts that together are [T, H, E], all in
         the cache's dtype."""
         if reads_no_cache(cache, lane):
-            keys, values = k.transpose(0, 1), v.transpose(0, 1)
+            # Copies have the strides of a slot, also with one head.
+            dense = torch.contiguous_format
+            keys, values = (x.transpose(0, 1).clone(memory_format=dense) for x in (k, v))
         else:
             keys, values = cache.layer_views(lane.slot, layer)
             keys[:, lane.start : lane.stop] = k.transpose(0, 1)

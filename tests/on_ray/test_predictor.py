@@ -83,7 +83,11 @@ def test_messages_and_token_ids(engine: LocalEngine, predictor: LopaPredictor) -
         {},
         {"messages": messages, "prompt": PROBLEMS[0]},
     ]
-    table = predictor(pyarrow.Table.from_pylist([{"messages": None, "prompt": None, **row} for row in rows]))
+    table = predictor(
+        pyarrow.Table.from_pylist(
+            [{"messages": None, "prompt": None, "settings": None, **row} for row in rows]
+        )
+    )
     whole, raw, none, two = table.to_pylist()
     assert results(whole) == expected(engine, messages)
     assert results(raw) == expected(engine, PROBLEMS[2], trajectory=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, overload
 
-from safetensors import SafetensorError, safe_open
-
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.folder_contents import lacking, refuse_broken_links, require_folder
 from lopa_ray.model.checkpoint.generation_defaults import GENERATION
@@ -75,6 +73,8 @@ def draft_head_shape(folder: Path) -> DraftHeadShape | None:
     file = folder / DRAFT_HEAD
     if not file.exists():
         return None
+    from safetensors import SafetensorError, safe_open  # engines start without it
+
     try:
         with safe_open(file, framework="numpy") as handle:
             width, _ = handle.get_slice("mix.weight").get_shape()

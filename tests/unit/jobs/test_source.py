@@ -61,7 +61,8 @@ def test_parquet_with_other_columns_is_refused_before_anything_runs(tmp_path: Pa
     path = tmp_path / "prompts.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"prompt": ["one"], "answer": ["1"]}), path)
     with pytest.raises(
-        SettingsError, match=r"a column 'answer'; allowed: given_parts, id, input, messages, parse_special"
+        SettingsError,
+        match=r"a column 'answer'; allowed: draft, given_parts, id, input, messages, parse_special",
     ):
         Source(str(path)).summarize()
 

@@ -111,7 +111,7 @@ def test_a_schedule_fills_as_many_positions_as_it_says() -> None:
         blocks = [RuleBlock(REPORT.positions.tolist(), inf, least)]
         proposed = {tuple(at for at, _ in fills): p for p, fills in model.fill_sets(blocks, state, [13], 9)}
         assert sum(p for chosen, p in proposed.items() if chosen not in sets) < 0.01
-        assert sum(proposed.values()) > 0.3  # less than 1 where tokens may change
+        assert sum(proposed.values()) > 0.1  # less than 1 where tokens may change
 
 
 @pytest.mark.parametrize("least", [1, 0])
