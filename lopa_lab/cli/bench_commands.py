@@ -168,7 +168,7 @@ def english(
     from lopa_ray.engine.config import Config
 
     torch.set_num_threads(threads)
-    counts = [name if name == "auto" else int(name) for name in branches]
+    counts = [int(name) if name.isdigit() else name for name in branches]  # settings refuse other words
     overrides = parse_overrides(assignments, max_new_tokens=max_new_tokens)
     return measure_english(Config.load(config, overrides), prompts, counts, max_new_tokens)
 
