@@ -26,6 +26,10 @@ class RunningRequest:
     rank_of_branch: dict[int, int] = field(default_factory=dict)
     """Branch that an earlier part of the session's step has evaluated → rank of the worker that did."""
     reports: list[BranchReport] = field(default_factory=list)  # of the branches in `rank_of_branch`
+    prompt_key: tuple[str, bytes] | None = None
+    """Client and digest of the prompt, in so far as its K/V can be stored; None before the first plan, or if nothing
+    can. Requests with the same one are a group: one of them computes these K/V."""
+    awaited: int | None = None  # the request of the group whose K/V this one waits for, or has waited for
     last_step: int = 0
     source_rank: int | None = None  # of the worker with the K/V of the next plan's commit; None: of all
     pending_commit: ScheduledRequest | None = None
