@@ -21,6 +21,7 @@ from lopa_lab.bench.measurements import Measurements
 from lopa_lab.bench.model_shapes import model_to_measure
 from lopa_lab.cli import bench_options as options
 from lopa_lab.cli.bench_options import benchmark, several
+from lopa_lab.cli.bench_rollouts_command import rollouts
 from lopa_lab.cli.bench_serve_command import serve
 from lopa_ray.config.group_settings import TransferName
 from lopa_ray.decoding.decoders import DECODERS
@@ -317,7 +318,7 @@ def report(
     typer.echo(f"Page: {write_report(folder)}")
 
 
-for _command in (forward, step, commit, decode, freedave, english, serve, recovery):
+for _command in (forward, step, commit, decode, freedave, english, rollouts, serve, recovery):
     app.command()(_command)
 app.command("all")(measure_all)
 app.command()(report)

@@ -42,7 +42,9 @@ class Decoded:
     """What came of requests that were submitted together."""
 
     answers: list[list[int]]
-    prompt_rows: Counter[int] = field(default_factory=Counter)  # request → positions of the prompt that it computed
+    prompt_rows: Counter[int] = field(
+        default_factory=Counter
+    )  # request → positions of the prompt that it computed
     first_step: dict[int, int] = field(default_factory=dict)
 
 
