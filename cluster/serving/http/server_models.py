@@ -1,14 +1,15 @@
-"""The objects that OpenAI's API does not have: health, version, workers and cancelled requests."""
+"""The objects that OpenAI's API does not have: health, version, workers, weights and cancelled requests."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+from lopa_ray.scheduling.holds import Running
 from pydantic import Field
 
-from cluster.openai.request_model import RequestModel
+from cluster.openai.request_model import ModelRequest, RequestModel
 from cluster.openai.response_model import ResponseModel
-from cluster.serving.protocol.messages import GroupHealth, WorkersOfGroup
+from cluster.serving.protocol.messages import GroupHealth, GroupState, WorkersOfGroup
 
 MAX_WORKERS = 1024  # each of them is an actor that waits for its place, if there is none
 
@@ -35,6 +36,39 @@ class ModelWorkers(ResponseModel):
     object: Literal["model.workers"]
     model: str
     groups: list[WorkersOfGroup]
+
+
+class PauseRequest(ModelRequest):
+    """A pause."""
+
+    running: Running = "wait"
+    """Requests that have begun end first (`wait`), end now (`abort`), or go on later (`keep`)."""
+
+
+class UpdateWeightsRequest(ModelRequest):
+    """Other weights of a model."""
+
+    source: str
+    """A folder, by its absolute path, on every machine of the model's groups: all weights, or a PEFT LoRA adapter."""
+    version: int | None = Field(default=None, ge=1)
+    """Above the present version. null: the next one."""
+    running: Running = "wait"
+    """Requests that have begun end first (`wait`), end now (`abort`), or go on with these weights (`keep`)."""
+
+
+class SleepRequest(ModelRequest):
+    """A sleep."""
+
+    level: int = Field(default=1, ge=1, le=2)
+    """1: frees K/V, and moves an accelerator's weights to the host. 2: frees both."""
+
+
+class ModelState(GroupState):
+    """The state that all groups of a model have reached, and each group's."""
+
+    object: Literal["model.state"] = "model.state"
+    model: str
+    groups: list[GroupState]
 
 
 class Health(ResponseModel):

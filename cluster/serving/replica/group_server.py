@@ -25,7 +25,7 @@ from cluster.choices.messages import (
     TokenizeResponse,
 )
 from cluster.serving.protocol.group import Group
-from cluster.serving.protocol.messages import ModelDefaults, RequestRejected, WorkersOfGroup
+from cluster.serving.protocol.messages import GroupState, ModelDefaults, RequestRejected, WorkersOfGroup
 from cluster.serving.replica.metrics import GroupMetrics
 from cluster.serving.replica.request_defaults import request_defaults
 from lopa_ray.decisions.answers import DecisionResult
@@ -89,6 +89,7 @@ class GroupServer(Group):
 
     async def generate(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         with self._recorded(request) as record:
+            await self._check_awake()
             choices = await self._choices.create_in_background(request, record.arrival_time)
             record.accepted = True
             yield RequestAccepted(
@@ -102,6 +103,7 @@ class GroupServer(Group):
 
     async def decide(self, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
         with self._recorded(request) as record:
+            await self._check_awake()
             engine, task = self._started_engine, DecisionTask(request.input, request.questions)
             decision = await asyncio.to_thread(new_decision, engine, task, request.settings)
             decision.session.client, decision.session.priority = request.client, request.priority
@@ -262,6 +264,16 @@ class GroupServer(Group):
         await self._started_engine.resize(num_workers)
         logger.info(f"model {self._model!r} is to have {num_workers} workers")
         return await self.workers()
+
+    async def control(self, method: str, arguments: Mapping[str, Any]) -> GroupState:
+        engine = self._started_engine
+        await getattr(engine, method)(**arguments)
+        paused, sleeping = await engine.is_paused(), await engine.is_sleeping()
+        return GroupState(weight_version=engine.weight_version, is_paused=paused, is_sleeping=sleeping)
+
+    async def _check_awake(self) -> None:
+        if await self._started_engine.is_sleeping():
+            raise ClusterError(f"model {self._model!r} sleeps; try again when it is awake")
 
     # Lifecycle, as Serve controls it
 
