@@ -231,8 +231,11 @@ class VerifiedSession(DecodeSession):
         """A draft without scores is no draft; one branch would not have computed it."""
         super()._check_scores(plan, reports[:1])
 
+    def _distrust_reports(self) -> None:
+        self._states.distrust()
+
     def export_state(self) -> bytes:
-        names = ("steps", "forwards", "finish_reason", "_commit", "_states")
+        names = ("steps", "forwards", "finish_reason", "_commit", "_states", "_weight_version")
         return pickle.dumps((self._rule.export_state(), {name: getattr(self, name) for name in names}))
 
     def with_state(self, state: bytes, replay: Sequence[ScheduledRequest]) -> Self:
