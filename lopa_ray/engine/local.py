@@ -16,16 +16,16 @@ from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
-from lopa_ray.errors import RequestCancelledError, SettingsError
+from lopa_ray.errors import RequestCancelledError
 from lopa_ray.execution.cost_trial import forward_costs
 from lopa_ray.execution.launched_step import LaunchedStep
-from lopa_ray.execution.model_loader import build_model, build_runner, capture_graphs, resolve_auto
+from lopa_ray.execution.model_loader import build_model, build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.weights import host_copies
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.scheduling.holds import Hold, Running
+from lopa_ray.scheduling.holds import Hold, Running, check_level
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.scheduler import Scheduler
 from lopa_ray.text.tokenizer import Tokenizer
@@ -103,7 +103,6 @@ class LocalEngine(Engine):
                 self._spec, self._scheduler.weight_version = spec, spec.weights.version
                 if self._has_runner:
                     self.runner.use_model(model)
-                    capture_graphs(spec, self.runner)
             return spec.weights.version
 
     def pause(self, running: Running = "wait") -> None:
@@ -122,8 +121,7 @@ class LocalEngine(Engine):
         """Free memory, and have requests wait, until `wake_up`. 1: the memory of K/V, and on an accelerator of weights,
         which go to the host's. 2: of both; weights are loaded anew. K/V of requests that have begun are computed anew.
         Raises SettingsError for another level."""
-        if level not in (1, 2):
-            raise SettingsError(f"level: got {level!r}; allowed: 1, 2", setting="level")
+        check_level(level)
         with self._changing:
             self._hold("sleep", "keep")
             with self._between_steps():
@@ -140,7 +138,6 @@ class LocalEngine(Engine):
                 return
             if self._has_runner:
                 self.runner.wake_up()
-                capture_graphs(self._model, self.runner)
             else:
                 self.runner = build_runner(self._model)
             self._release("sleep")

@@ -93,6 +93,10 @@ class KVCache:
         """Free the memory of K/V, until `allocate`. Slots have to be empty."""
         self.data.untyped_storage().resize_(0)
 
+    @property
+    def is_released(self) -> bool:
+        return not self.data.untyped_storage().nbytes()
+
     def allocate(self) -> None:
         """Raises RuntimeError without the memory."""
         self.data.untyped_storage().resize_(self.data.numel() * self.data.itemsize)

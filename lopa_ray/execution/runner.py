@@ -81,11 +81,12 @@ class BranchRunner:
         )
         self._probe = torch.zeros(1, device=self.device)  # there before memory can be short
         self.slots = Slots(self.cache)
+        self._capture: CudaCapture | None = None
         self.use_model(model)
 
     def use_model(self, model: MaskPredictor) -> None:
-        """Compute with this model from the next step on, of the same configuration. Slots, stored prefixes and captured
-        steps are dropped."""
+        """Compute with this model from the next step on, of the same configuration. Slots and stored prefixes are
+        dropped, and captured steps are captured again."""
         self.model = model
         self._lm_head = LMHead(model)
         self._inputs = TokenInputs(model)
@@ -93,27 +94,31 @@ class BranchRunner:
             self._inputs = SelfConditioning(model, self.cache)
         self._graphs: StepGraphs | None = None
         self.slots.reconcile({}, ())
+        if self._capture is not None and not self.cache.is_released:
+            self.capture_graphs(self._capture)
 
     def sleep(self) -> None:
         """Free the memory of K/V and captured steps, and move weights to the host's memory. Slots and prefixes are
         dropped."""
-        self.use_model(self.model)
         self.cache.release()
+        self.use_model(self.model)
         if self.device.type != "cpu":
             cast(nn.Module, self.model).to("cpu")
             torch.accelerator.empty_cache()
 
     def wake_up(self) -> None:
-        """Be as before `sleep`, but for captured steps. Raises RuntimeError without the memory."""
+        """Be as before `sleep`. Raises RuntimeError without the memory."""
         if self.device.type != "cpu":
             cast(nn.Module, self.model).to(self.device)
         self.cache.allocate()
+        self.use_model(self.model)
 
     @torch.inference_mode()
     def capture_graphs(self, capture: CudaCapture) -> None:
         """Capture steps as CUDA graphs, which later steps replay, unless `graph_refusal` has a reason against it. Slots
         keep what they have. Raises what torch raises if a capture fails."""
         assert isinstance(self.attention, PackedAttention)
+        self._capture = capture
         parts = self.model, self.cache, self.attention, self._lm_head
         self._graphs = StepGraphs(*parts, self.packing_options)
         self._graphs.capture(capture)

@@ -12,6 +12,12 @@ Running: TypeAlias = Literal["wait", "abort", "keep"]
 Hold: TypeAlias = Literal["pause", "sleep", "update"]
 
 
+def check_level(level: int) -> None:
+    """Raise SettingsError for a level of `sleep` that is not one."""
+    if level not in (1, 2):
+        raise SettingsError(f"level: got {level!r}; allowed: 1, 2", setting="level")
+
+
 class Holds:
     """Several may hold at once. While a hold is drained for, requests that have begun go on, and no other begins."""
 
