@@ -34,6 +34,8 @@ logger = logging.getLogger("lopa.group")
 
 HEALTH = "health"  # the concurrency group of `ping`: it is answered in a thread of its own
 
+STAGING = "staging"  # that of calls which stage weights: steps go on meanwhile
+
 
 class BranchWorker:
     """Evaluates its share of each step. Rejects plans of an older epoch."""
@@ -115,6 +117,7 @@ class BranchWorker:
         self._runner = build_runner(spec, weights, self._tp_group)
         return WorkerInfo(self._runner.vocabulary, self._runner.position_bytes * self._tp_group.size)
 
+    @ray.method(concurrency_group=STAGING)
     def stage(self, chunks: Sequence[Any] | None, source: WeightSource) -> None:
         """Make the model with the weights of `source`, or of the chunks that have them, beside the one that computes.
         Raises CheckpointError."""

@@ -12,8 +12,8 @@ from ray.util.placement_group import PlacementGroup
 
 from actors.calls.worker_handle import RunnerFactory, WorkerHandle, WorkerInfo
 from actors.transfer.rendezvous import RendezvousStore
-from actors.workers.branch_worker import HEALTH, BranchWorker
-from actors.workers.node_weights import STAGING, NodeWeights
+from actors.workers.branch_worker import HEALTH, STAGING, BranchWorker
+from actors.workers.node_weights import NodeWeights
 from actors.workers.placement import Allocation, BundleAllocator, actor_options
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec
