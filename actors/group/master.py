@@ -174,7 +174,7 @@ class Master:
         while not self.scheduler.is_held(reason):
             if self._broken is not None:
                 raise self._broken
-            if reason not in self.scheduler.holds.draining | self.scheduler.holds.reached:
+            if reason not in self.scheduler.holds:
                 raise ProtocolError(f"{reason} was given up")
             self._boundary.clear()
             await self._boundary.wait()

@@ -46,8 +46,8 @@ def from_chunks(chunks: Sequence[Any]) -> Weights:
 
 
 def put_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Put tensors [...] into Ray's object store; returns name → reference to the chunk that has it. Raises as
-    `host_copies`."""
+    """Put tensors, [...] in any dtype, into Ray's object store; returns name → reference to the chunk that has it.
+    Raises as `host_copies`."""
     chunks = ((ray.put(chunk), chunk) for chunk in to_chunks(host_copies(tensors)))
     return {name: reference for reference, chunk in chunks for name, *_ in chunk}
 

@@ -88,9 +88,9 @@ class LocalEngine(Engine):
         version: int | None = None,
         running: Running = "wait",
     ) -> int:
-        """Compute with other weights of the same model from a step on; returns their version (None: the last one + 1).
+        """Compute with other weights of the same model from a step on; returns their `version` (None: the last + 1).
         `source`: a folder with all weights; one with a PEFT LoRA adapter, which is merged over the weights that the
-        engine was started with; or tensors [...] on any device, in the place of those with the same names in the
+        engine was started with; or tensors, [...] in any float dtype, in the place of those with the same names in the
         checkpoint's files. Configuration and tokenizer stay. `running`: requests that have begun end before (wait), end
         now with RequestCancelledError (abort), or go on, with their K/V computed anew (keep); others wait. Raises
         SettingsError, and CheckpointError that names a tensor that does not fit; all is as before then."""
@@ -99,10 +99,15 @@ class LocalEngine(Engine):
             given = dict(host_copies(source)) if isinstance(source, Mapping) else source
             spec = replace(spec, weights=spec.weights.next(given, version))
             model = build_model(spec)
-            with self._held("update", running):
-                self._spec, self._scheduler.weight_version = spec, spec.weights.version
-                if self._has_runner:
-                    self.runner.use_model(model)
+            self._hold("update", running)
+            try:
+                with self._between_steps():
+                    self._scheduler.suspend()
+                    self._spec, self._scheduler.weight_version = spec, spec.weights.version
+                    if self._has_runner:
+                        self.runner.use_model(model)
+            finally:
+                self._release("update")
             return spec.weights.version
 
     def pause(self, running: Running = "wait") -> None:
@@ -161,17 +166,6 @@ class LocalEngine(Engine):
     def _has_runner(self) -> bool:
         """There is none during a sleep of level 2."""
         return "runner" in vars(self)
-
-    @contextmanager
-    def _held(self, reason: Hold, running: Running) -> Iterator[None]:
-        """Between steps, without requests in slots."""
-        self._hold(reason, running)
-        try:
-            with self._between_steps():
-                self._scheduler.suspend()
-                yield
-        finally:
-            self._release(reason)
 
     def _hold(self, reason: Hold, running: Running) -> None:
         with self._changed:

@@ -19,11 +19,14 @@ def check_level(level: int) -> None:
 
 
 class Holds:
-    """Several may hold at once. While a hold is drained for, requests that have begun go on, and no other begins."""
+    """Several may hold at once; while one is waited for, requests that have begun go on, and no other begins."""
 
     def __init__(self) -> None:
         self.reached: set[Hold] = set()
-        self.draining: set[Hold] = set()
+        self.awaited: Hold | None = None
+
+    def __contains__(self, reason: Hold) -> bool:
+        return reason in self.reached or reason == self.awaited
 
     def add(self, reason: Hold, running: Running, *, have_begun: bool) -> None:
         """Raises SettingsError for another value of `running`, and for wait where another hold keeps requests that have
@@ -31,20 +34,14 @@ class Holds:
         if running not in get_args(Running):
             allowed = ", ".join(get_args(Running))
             raise SettingsError(f"running: got {running!r}; allowed: {allowed}", setting="running")
-        if running == "wait" and self.reached and have_begun:
-            raise SettingsError(
-                f"running: got 'wait' during {min(self.reached)}, in which requests that have begun do not go on; use "
-                "keep or abort",
-                setting="running",
-            )
-        (self.draining if running == "wait" else self.reached).add(reason)
-
-    def is_reached(self, reason: Hold, *, have_begun: bool) -> bool:
-        if reason in self.draining and not have_begun:
-            self.draining.discard(reason)
+        if running != "wait":
             self.reached.add(reason)
-        return reason in self.reached
+        elif have_begun and self.reached:
+            held = f"during {min(self.reached)}, in which requests that have begun do not go on"
+            raise SettingsError(f"running: got 'wait' {held}; use keep or abort", setting="running")
+        else:
+            self.awaited = reason
 
     def remove(self, reason: Hold) -> None:
         self.reached.discard(reason)
-        self.draining.discard(reason)
+        self.awaited = None if self.awaited == reason else self.awaited

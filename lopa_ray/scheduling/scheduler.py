@@ -115,7 +115,10 @@ class Scheduler:
 
     def is_held(self, reason: Hold) -> bool:
         """Whether the hold is reached: no step is in flight, and none follows."""
-        return self.holds.is_reached(reason, have_begun=bool(self.begun)) and not self._planned
+        if self.holds.awaited == reason and not self.begun:
+            self.holds.remove(reason)
+            self.holds.reached.add(reason)
+        return reason in self.holds.reached and not self._planned
 
     @property
     def begun(self) -> tuple[int, ...]:
@@ -124,7 +127,7 @@ class Scheduler:
 
     @property
     def _may_join(self) -> bool:
-        return bool(self._queue.begun if self.holds.draining else self._queue.waiting)
+        return bool(self._queue.begun if self.holds.awaited else self._queue.waiting)
 
     def suspend(self) -> None:
         """Between steps: take the slots of all requests. Their K/V are computed anew, and stored prefixes are gone."""
@@ -225,7 +228,7 @@ class Scheduler:
 
     def _assign_slots(self) -> None:
         """Let requests join. A client that has no slot takes one from a client that has several."""
-        draining = bool(self.holds.draining)
+        draining = self.holds.awaited is not None
         while self._may_join and (self._free_slots or (not draining and self._preempt())):
             request_id, session = self._queue.pop(begun=draining)
             session.use_weights(self.weight_version)

@@ -41,7 +41,7 @@ class TensorFiles:
     """Tensors that are in no file, [...] on the CPU."""
 
     def with_given(self, tensors: Mapping[str, Tensor]) -> TensorFiles:
-        """The same with `tensors`, by name, in the place of those in files."""
+        """The same with `tensors` (name → [...] in any dtype) in the place of those in files."""
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         files, dtypes = dict.fromkeys(tensors, GIVEN), dict.fromkeys(tensors, "given")
         return TensorFiles(
