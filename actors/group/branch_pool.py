@@ -138,15 +138,16 @@ class BranchPool:
         WorkerLostError if none is left."""
         pending = RPCBatch({worker: call(worker) for worker in self.workers})
         await pending.wait(self._group.start_timeout_s)
-        failed = {worker: errors for worker, _, errors in pending.results() if errors}
-        failed |= {worker: [TimeoutError("it did not answer")] for worker in pending.unanswered()}
+        failed = {worker: errors[0] for worker, _, errors in pending.results() if errors}
+        failed |= dict.fromkeys(pending.unanswered(), TimeoutError("it did not answer in time"))
         self.intact = False
         self.lost_workers += len(failed)
         self.remove_workers(failed)
-        for errors in failed.values():
-            logger.warning(f"a worker is replaced: {cause_of('a worker', 'change', errors[0])}")
+        reasons = "; ".join(str(cause_of("a worker", "load the model", error)) for error in failed.values())
         if not self.workers:
-            raise WorkerLostError(f"no worker is left: {failed}")
+            raise WorkerLostError(f"no worker is left: {reasons}")
+        if failed:
+            logger.warning(f"workers are replaced: {reasons}")
 
     async def forward_costs(self) -> ForwardCosts:
         """The costs of a forward of the first worker; the others wait, and are taken to be alike."""

@@ -114,9 +114,10 @@ class GroupMembership:
         raises; a worker that is lost is left to the next step."""
         self._staged = source, self._factory.weights.of(source)
         shards = [shard for worker in self.pool.workers for shard in worker.shards]
-        async with asyncio.timeout(self._start_timeout_s):
-            results = await asyncio.gather(*map(self._staged[1].stage, shards), return_exceptions=True)
-        errors = [result for result in results if result is not None]
+        calls = [asyncio.ensure_future(self._staged[1].stage(shard)) for shard in shards]
+        done, late = await asyncio.wait(calls, timeout=self._start_timeout_s)
+        errors = [error for call in done if (error := call.exception()) is not None]
+        errors += [TimeoutError(f"no answer within {self._start_timeout_s:g} s")] * len(late)
         for error in errors:
             if not is_death(error):
                 raise cause_of("a worker", "load the model", error)

@@ -231,8 +231,8 @@ class Master:
         while self._broken is None:
             try:
                 await self._wait_for_work()
-                self._step_began = time.monotonic()
                 async with self._workers_lock:
+                    self._step_began = time.monotonic()
                     await self.step()
                 self._repeats = self._failed_steps = 0
             except Exception as error:

@@ -139,14 +139,8 @@ class RequestSession(ABC):
             )
 
     def use_weights(self, version: int) -> None:
-        """The next steps are computed by weights of this version. What earlier reports say of states to come may not be
-        used as theirs any more."""
-        if version != self._weight_version:
-            self._weight_version = version
-            self._distrust_reports()
-
-    def _distrust_reports(self) -> None:  # noqa: B027  # most sessions keep no report from step to step
-        """See `use_weights`."""
+        """The next steps are computed by weights of this version: earlier reports say nothing certain of theirs."""
+        self._weight_version = version
 
     def export_state(self) -> bytes:
         """The state that steps have changed, for `with_state`; the same before and after the next step is planned."""

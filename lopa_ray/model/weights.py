@@ -25,8 +25,8 @@ FP32_PARAMETERS = ("_scale", "router.weight", "router.expert_bias")
 
 
 def host_copies(tensors: Mapping[str, Tensor]) -> Weights:
-    """Copies of tensors, [...] in their dtypes, on the CPU: a trainer may change the originals. Raises SettingsError
-    for another value than a tensor."""
+    """Copies of tensors, [...] in any dtype, on the CPU: a trainer may change the originals. Raises SettingsError for
+    another value than a tensor."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise SettingsError(

@@ -231,8 +231,10 @@ class VerifiedSession(DecodeSession):
         """A draft without scores is no draft; one branch would not have computed it."""
         super()._check_scores(plan, reports[:1])
 
-    def _distrust_reports(self) -> None:
-        self._states.distrust()
+    def use_weights(self, version: int) -> None:
+        if version != self._weight_version:
+            self._states.distrust()
+        super().use_weights(version)
 
     def export_state(self) -> bytes:
         names = ("steps", "forwards", "finish_reason", "_commit", "_states", "_weight_version")
