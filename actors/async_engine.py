@@ -10,7 +10,8 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Self, TypeAlias, cast
+from pathlib import Path
+from typing import Any, Self, TypeAlias, cast
 
 import ray
 
@@ -29,6 +30,7 @@ from lopa_ray.execution.model_files import download_weights
 from lopa_ray.model.hub.repository import short_name
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep, StepEvents
 from lopa_ray.protocol.slot_checksum import SlotChecksum
+from lopa_ray.scheduling.holds import Running, check_level
 from lopa_ray.text.tokenizer import Tokenizer
 
 OnStepEvents: TypeAlias = Callable[[StepEvents], None]
@@ -61,6 +63,12 @@ class AsyncRayEngine(AsyncEngine):
         self._queues: dict[int, asyncio.Queue[RequestEvent]] = {}
         self._journals = ClientJournals()
         self._watch = MasterWatch(config.group)
+        self._changing = (
+            asyncio.Lock()
+        )  # held during a change of the weights, a pause and so on: one at a time
+        self._regrouped = (
+            asyncio.Event()
+        )  # set, and replaced, when another group has taken over or none could
         self._abandoned: asyncio.Queue[list[int]] = asyncio.Queue()  # of callers that have stopped iterating
         self._canceller = asyncio.create_task(self._cancel_abandoned())
         self._reader = asyncio.create_task(self._run())
@@ -147,6 +155,98 @@ class AsyncRayEngine(AsyncEngine):
     async def checksums(self) -> list[list[SlotChecksum]]:
         return cast(list[list[SlotChecksum]], await self._group.call("checksums"))
 
+    # Weights and memory
+
+    @property
+    def weight_version(self) -> int:
+        """The version of the weights; 0: those that were loaded."""
+        return self._group.spec.weights.version
+
+    async def update_weights(
+        self,
+        source: str | Path | Mapping[str, Any],
+        *,
+        version: int | None = None,
+        running: Running = "wait",
+    ) -> int:
+        """See `LocalEngine.update_weights`. A folder has to be on every node; tensors go there once, through Ray's
+        object store. All workers change at the same step, and workers that come later have the same weights. A group
+        that takes the place of one that was lost before all had staged them begins again; later it starts with them.
+        Raises also WorkerError, and WorkerLostError if no group could take over."""
+        from actors.workers.weight_chunks import put_tensors
+
+        async with self._changing:
+            spec = self._group.spec
+            if isinstance(source, Mapping):
+                source = await asyncio.to_thread(put_tensors, source)
+            weights = spec.weights.next(source, version)
+            try:
+                await self._order("prepare_weights", weights, running)
+            except BaseException:
+                self._group.master.release.remote("update")
+                raise
+            self._group.spec = replace(spec, weights=weights)
+            await self._order("commit_weights", weights.version)
+            return weights.version
+
+    async def pause(self, running: Running = "wait") -> None:
+        """See `LocalEngine.pause`."""
+        async with self._changing:
+            try:
+                await self._order("hold", "pause", running)
+            except BaseException:
+                self._group.master.release.remote("pause")
+                raise
+            self._group.standing["pause"] = ("hold", "pause", "keep")
+
+    async def resume(self) -> None:
+        async with self._changing:
+            self._group.standing.pop("pause", None)
+            await self._order("release", "pause")
+
+    async def is_paused(self) -> bool:
+        return "pause" in self._group.standing
+
+    async def sleep(self, level: int = 1) -> None:
+        """See `LocalEngine.sleep`."""
+        check_level(level)
+        async with self._changing:
+            await self._order("sleep", level)
+            self._group.standing["sleep"] = ("sleep", level)
+
+    async def wake_up(self) -> None:
+        """See `LocalEngine.wake_up`."""
+        async with self._changing:
+            self._group.standing.pop("sleep", None)
+            await self._order("wake_up")
+
+    async def is_sleeping(self) -> bool:
+        return "sleep" in self._group.standing
+
+    async def reset_prefix_cache(self) -> None:
+        """Drop the stored prefixes of prompts, before the next step."""
+        await self._order("reset_prefix_cache")
+
+    async def _order(self, method: str, *arguments: Any) -> None:
+        """Call the master, and if its group is lost, the master of the next one. Raises what that raises, and
+        WorkerLostError if no group could take over."""
+        while True:
+            if self.lost is not None:
+                raise self.lost
+            master, regrouped = self._group.master, self._regrouped
+            if not self.resuming:
+                try:
+                    await self._group.call(method, *arguments)
+                    return
+                except WorkerLostError as error:
+                    logger.warning(f"{method} was interrupted: {str(error).splitlines()[0]}")
+            if self.resuming or self._group.master is master:
+                await regrouped.wait()
+
+    def _notify_regrouped(self) -> None:
+        regrouped, self._regrouped = self._regrouped, asyncio.Event()
+        regrouped.set()
+
     def revive(self) -> None:
         """Try again to start a group, in the background, after one was lost and none could take its place."""
         loss, self.lost = self.lost, None
@@ -194,6 +294,7 @@ class AsyncRayEngine(AsyncEngine):
         sessions = self._journals.resumed_sessions()
         logger.warning(f"{len(sessions)} requests go on after {time.monotonic() - began:.1f} s")
         await self._submit(sessions, self._journals.losses)
+        self._notify_regrouped()
 
     async def _follow(self) -> WorkerLostError:
         """Hand out a group's events until it is lost or has to be given up; returns why."""
@@ -255,6 +356,7 @@ class AsyncRayEngine(AsyncEngine):
 
     def _give_up(self, error: LopaError) -> None:
         self.lost = self.lost or error
+        self._notify_regrouped()
         self._group.kill()
         self._fail(self._journals, self.lost)
 
