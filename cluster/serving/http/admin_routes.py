@@ -61,8 +61,8 @@ def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIR
             arguments: dict[str, Any] = {}
             if request_model is not None:
                 body = await read_json_object(request, settings.max_body_bytes, optional=True)
-                arguments = request_model.parse({"model": model} | body).model_dump()
-                model = arguments.pop("model")
+                arguments = request_model.parse({"model": model} | body).model_dump(exclude_none=True)
+                model = arguments.pop("model", None)
             model = choose_model(model, backend().models)
             try:
                 return await _control(backend(), model, name if request_model else "is_paused", arguments)
@@ -99,7 +99,7 @@ async def _control(backend: Backend, model: str, method: str, arguments: dict[st
         raise invalid_value(
             "source", f"got {short_repr(source)}; allowed: the absolute path of a folder, no name on the Hub"
         )
-    if arguments.get("version", 0) is None:
+    if method == "update_weights" and "version" not in arguments:
         arguments["version"] = 1 + max(
             group.weight_version for group in await backend.ask_all(model, Group.control, "is_paused", {})
         )

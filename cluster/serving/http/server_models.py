@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lopa_ray.scheduling.holds import Running
 from pydantic import Field
 
 from cluster.openai.request_model import ModelRequest, RequestModel
 from cluster.openai.response_model import ResponseModel
 from cluster.serving.protocol.messages import GroupHealth, GroupState, WorkersOfGroup
+from lopa_ray.scheduling.holds import Running
 
 MAX_WORKERS = 1024  # each of them is an actor that waits for its place, if there is none
 
@@ -41,8 +41,8 @@ class ModelWorkers(ResponseModel):
 class PauseRequest(ModelRequest):
     """A pause."""
 
-    running: Running = "wait"
-    """Requests that have begun end first (`wait`), end now (`abort`), or go on later (`keep`)."""
+    running: Running | None = None
+    """Requests that have begun end first (`wait`, the default), end now (`abort`), or go on later (`keep`)."""
 
 
 class UpdateWeightsRequest(ModelRequest):
@@ -52,15 +52,15 @@ class UpdateWeightsRequest(ModelRequest):
     """A folder, by its absolute path, on every machine of the model's groups: all weights, or a PEFT LoRA adapter."""
     version: int | None = Field(default=None, ge=1)
     """Above the present version. null: the next one."""
-    running: Running = "wait"
-    """Requests that have begun end first (`wait`), end now (`abort`), or go on with these weights (`keep`)."""
+    running: Running | None = None
+    """Requests that have begun end first (`wait`, the default), end now (`abort`), or go on with them (`keep`)."""
 
 
 class SleepRequest(ModelRequest):
     """A sleep."""
 
-    level: int = Field(default=1, ge=1, le=2)
-    """1: frees K/V, and moves an accelerator's weights to the host. 2: frees both."""
+    level: int | None = Field(default=None, ge=1, le=2)
+    """1 (the default): frees K/V, and moves an accelerator's weights to the host. 2: frees both."""
 
 
 class ModelState(GroupState):

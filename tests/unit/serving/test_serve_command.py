@@ -74,7 +74,7 @@ WRONG_FILES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         lambda v: application(v)["args"]["http"].update(max_stop=9),
         "max_stop = 9 .*it is gone: a request has at most 64",
     ),
-    (lambda v: application(v)["args"]["http"].update(api_keys=["k"]), "api_keys are not allowed in a Serve"),
+    (lambda v: application(v)["args"]["http"].update(api_keys=["k"]), "keys are not allowed in a Serve"),
     (lambda v: application(v)["args"]["models"].append({"id": "demo"}), "two with the id 'demo'"),
     (lambda v: application(v)["args"]["models"][0].update(config="no.yaml"), "no configuration 'no.yaml'"),
 ]
@@ -116,9 +116,7 @@ def test_a_preset_or_a_file_of_generate_is_served_with_its_settings(
     Path("own.yaml").write_text("decode: {decoder: vanilla, steps: 8}\n")
     launcher = launch.ServeLauncher(source)
     sections = {"group": {"num_workers": 3}}
-    launcher.apply_options(
-        host=None, port=None, api_keys_file=None, model=None, replicas=2, sections=sections
-    )
+    launcher.apply_options(host=None, port=None, key_files={}, model=None, replicas=2, sections=sections)
     (entry,) = launcher.settings.models
     assert entry.id == source.rpartition("/")[2].removesuffix(".yaml")
     assert launcher.deployments[entry.deployment]["num_replicas"] == 2
@@ -227,9 +225,7 @@ def test_the_first_line_names_the_dtype_of_a_model(model: dict[str, Any], named:
 def test_another_decoder_drops_what_the_file_sets_for_its_own() -> None:
     launcher = launch.ServeLauncher(None)
     sections = {"decode": {"decoder": "self_speculation", "max_new_tokens": 32}}
-    launcher.apply_options(
-        host=None, port=None, api_keys_file=None, model=None, replicas=None, sections=sections
-    )
+    launcher.apply_options(host=None, port=None, key_files={}, model=None, replicas=None, sections=sections)
     decode = launcher.settings.models[0].load().decode
     assert (decode.decoder, decode.max_new_tokens) == ("self_speculation", 32)
     assert decode.model_dump()["num_branches"] == 1
