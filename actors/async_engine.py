@@ -30,7 +30,7 @@ from lopa_ray.execution.model_files import download_weights
 from lopa_ray.model.hub.repository import short_name
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep, StepEvents
 from lopa_ray.protocol.slot_checksum import SlotChecksum
-from lopa_ray.scheduling.holds import Running, check_level
+from lopa_ray.scheduling.holds import Hold, Running, check_level
 from lopa_ray.text.tokenizer import Tokenizer
 
 OnStepEvents: TypeAlias = Callable[[StepEvents], None]
@@ -63,12 +63,8 @@ class AsyncRayEngine(AsyncEngine):
         self._queues: dict[int, asyncio.Queue[RequestEvent]] = {}
         self._journals = ClientJournals()
         self._watch = MasterWatch(config.group)
-        self._changing = (
-            asyncio.Lock()
-        )  # held during a change of the weights, a pause and so on: one at a time
-        self._regrouped = (
-            asyncio.Event()
-        )  # set, and replaced, when another group has taken over or none could
+        self._changing = asyncio.Lock()  # one pause, sleep or change of weights at a time
+        self._regrouped = asyncio.Event()  # set, and made anew, when another group is there or none could be
         self._abandoned: asyncio.Queue[list[int]] = asyncio.Queue()  # of callers that have stopped iterating
         self._canceller = asyncio.create_task(self._cancel_abandoned())
         self._reader = asyncio.create_task(self._run())
@@ -180,11 +176,9 @@ class AsyncRayEngine(AsyncEngine):
             if isinstance(source, Mapping):
                 source = await asyncio.to_thread(put_tensors, source)
             weights = spec.weights.next(source, version)
-            try:
-                await self._order("prepare_weights", weights, running)
-            except BaseException:
-                self._group.master.release.remote("update")
-                raise
+            prepared = None
+            while prepared is not self._group.master or self.resuming:
+                prepared = await self._order("prepare_weights", weights, running, undo="update")
             self._group.spec = replace(spec, weights=weights)
             await self._order("commit_weights", weights.version)
             return weights.version
@@ -192,11 +186,7 @@ class AsyncRayEngine(AsyncEngine):
     async def pause(self, running: Running = "wait") -> None:
         """See `LocalEngine.pause`."""
         async with self._changing:
-            try:
-                await self._order("hold", "pause", running)
-            except BaseException:
-                self._group.master.release.remote("pause")
-                raise
+            await self._order("hold", "pause", running, undo="pause")
             self._group.standing["pause"] = ("hold", "pause", "keep")
 
     async def resume(self) -> None:
@@ -227,8 +217,9 @@ class AsyncRayEngine(AsyncEngine):
         """Drop the stored prefixes of prompts, before the next step."""
         await self._order("reset_prefix_cache")
 
-    async def _order(self, method: str, *arguments: Any) -> None:
-        """Call the master, and if its group is lost, the master of the next one. Raises what that raises, and
+    async def _order(self, method: str, *arguments: Any, undo: Hold | None = None) -> Any:
+        """Call the master, and if its group is lost, the master of the next one; returns the one that has answered.
+        `undo`: the hold to release if the caller does not wait any more. Raises what the master raises, and
         WorkerLostError if no group could take over."""
         while True:
             if self.lost is not None:
@@ -237,7 +228,11 @@ class AsyncRayEngine(AsyncEngine):
             if not self.resuming:
                 try:
                     await self._group.call(method, *arguments)
-                    return
+                    return master
+                except asyncio.CancelledError:
+                    if undo is not None:
+                        master.release.remote(undo)
+                    raise
                 except WorkerLostError as error:
                     logger.warning(f"{method} was interrupted: {str(error).splitlines()[0]}")
             if self.resuming or self._group.master is master:

@@ -16,7 +16,7 @@ from actors.group.pending_workers import PendingWorkers
 from actors.group.start_phases import StartPhases
 from actors.workers.node_weights import NodeWeights
 from actors.workers.worker_factory import WorkerFactory
-from lopa_ray.errors import LopaError, TransferError, WorkerLostError
+from lopa_ray.errors import LopaError, ProtocolError, TransferError, WorkerLostError
 from lopa_ray.model.checkpoint.weight_source import WeightSource
 from lopa_ray.scheduling.recovery import change_epoch
 from lopa_ray.scheduling.scheduler import Scheduler
@@ -112,9 +112,9 @@ class GroupMembership:
     async def stage(self, source: WeightSource) -> None:
         """Have all workers stage weights, while they compute steps. Raises CheckpointError and what else one of them
         raises; a worker that is lost is left to the next step."""
-        self._staged = source, self._factory.weights.of(source)
+        staged = self._staged = source, self._factory.weights.of(source)
         shards = [shard for worker in self.pool.workers for shard in worker.shards]
-        calls = [asyncio.ensure_future(self._staged[1].stage(shard)) for shard in shards]
+        calls = [asyncio.ensure_future(staged[1].stage(shard)) for shard in shards]
         done, late = await asyncio.wait(calls, timeout=self._start_timeout_s)
         errors = [error for call in done if (error := call.exception()) is not None]
         errors += [TimeoutError(f"no answer within {self._start_timeout_s:g} s")] * len(late)
@@ -123,12 +123,14 @@ class GroupMembership:
                 raise cause_of("a worker", "load the model", error)
         if len(errors) == len(shards):
             raise WorkerLostError("all workers were lost while they staged weights")
+        if self._staged is not staged:
+            raise ProtocolError("the update was given up")
 
     def discard(self) -> None:
         """Drop what is staged."""
-        self._staged = None
-        for worker in self.pool.workers:
+        for worker in self.pool.workers if self._staged is not None else ():
             worker.call("discard")
+        self._staged = None
 
     async def commit(self) -> None:
         """Between steps: all workers have the staged weights from now on. Those that fail are replaced, as those that

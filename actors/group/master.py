@@ -132,11 +132,15 @@ class Master:
     # Weights and memory. These raise WorkerLostError, as all calls of a lost group do, if no worker is left.
 
     async def prepare_weights(self, source: WeightSource, running: Running) -> None:
-        """Stage weights, and `hold` for them. If this fails or is given up, `release` has to follow. Raises
-        CheckpointError, SettingsError and what else a worker raises."""
+        """Stage weights, and `hold` for them. Raises CheckpointError, SettingsError and what else a worker raises, and
+        ProtocolError if the hold is released meanwhile."""
         await self._started.wait()
-        await self.membership.stage(source)
-        await self.hold("update", running)
+        try:
+            await self.membership.stage(source)
+            await self.hold("update", running)
+        except BaseException:
+            self.membership.discard()
+            raise
 
     async def commit_weights(self, version: int) -> None:
         """Compute with the staged weights from now on; nothing to do for a group that was started with them."""

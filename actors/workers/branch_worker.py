@@ -18,6 +18,7 @@ from actors.calls.worker_handle import RunnerFactory, WorkerInfo
 from actors.steps.step_thread import StepAddress, StepThread
 from actors.transfer.rendezvous import Rendezvous
 from lopa_ray.errors import ProtocolError
+from lopa_ray.execution.device import give_memory_back
 from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint.weight_source import WeightSource
@@ -152,6 +153,7 @@ class BranchWorker:
             vars(self).pop("_runner", None)
         elif hasattr(self, "_runner"):
             self.call_runner("sleep")
+        give_memory_back()
 
     def warm_up(self, shards: Rendezvous) -> None:
         """Compile the layers together with the other shards, in an epoch of its own. Raises TransferError."""

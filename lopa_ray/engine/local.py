@@ -18,6 +18,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import RequestCancelledError
 from lopa_ray.execution.cost_trial import forward_costs
+from lopa_ray.execution.device import give_memory_back
 from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.model_loader import build_model, build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
@@ -135,6 +136,7 @@ class LocalEngine(Engine):
                     vars(self).pop("runner", None)
                 elif self._has_runner:
                     self.runner.sleep()
+                give_memory_back()
 
     def wake_up(self) -> None:
         """End `sleep`; tokens are as before. Raises CheckpointError without the files, RuntimeError without memory."""

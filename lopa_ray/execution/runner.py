@@ -104,7 +104,6 @@ class BranchRunner:
         self.use_model(self.model)
         if self.device.type != "cpu":
             cast(nn.Module, self.model).to("cpu")
-            torch.accelerator.empty_cache()
 
     def wake_up(self) -> None:
         """Be as before `sleep`. Raises RuntimeError without the memory."""
