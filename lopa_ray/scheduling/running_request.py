@@ -27,8 +27,7 @@ class RunningRequest:
     """Branch that an earlier part of the session's step has evaluated → rank of the worker that did."""
     reports: list[BranchReport] = field(default_factory=list)  # of the branches in `rank_of_branch`
     prompt_key: tuple[str, bytes] | None = None
-    """Client and digest of the prompt, in so far as its K/V can be stored; None before the first plan, or if nothing
-    can. Requests with the same one are a group: one of them computes these K/V."""
+    """Client and digest of the prompt, in so far as its K/V can be stored; None before the first plan."""
     awaited: int | None = None  # the request of the group whose K/V this one waits for, or has waited for
     last_step: int = 0
     source_rank: int | None = None  # of the worker with the K/V of the next plan's commit; None: of all

@@ -129,8 +129,7 @@ class StepSelection:
         for request_id in in_turn:
             if request_id in in_flight:
                 continue
-            entry = running[request_id]
-            session = entry.session
+            session = (entry := running[request_id]).session
             try:
                 num_branches = session.branches_in_step(len(running))
                 plan = entry.next_plan(num_branches, load)

@@ -42,18 +42,16 @@ class PauseRequest(ModelRequest):
     """A pause."""
 
     running: Running | None = None
-    """Requests that have begun end first (`wait`, the default), end now (`abort`), or go on later (`keep`)."""
+    """Requests that have begun end first (`wait`, the default), end now (`abort`), or go on (`keep`)."""
 
 
-class UpdateWeightsRequest(ModelRequest):
+class UpdateWeightsRequest(PauseRequest):
     """Other weights of a model."""
 
     source: str
     """A folder, by its absolute path, on every machine of the model's groups: all weights, or a PEFT LoRA adapter."""
     version: int | None = Field(default=None, ge=1)
     """Above the present version. null: the next one."""
-    running: Running | None = None
-    """Requests that have begun end first (`wait`, the default), end now (`abort`), or go on with them (`keep`)."""
 
 
 class SleepRequest(ModelRequest):

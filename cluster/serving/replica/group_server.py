@@ -52,6 +52,7 @@ class GroupServer(Group):
         self._model = model
         self._config = Config.parse(dict(config))
         self._metrics = GroupMetrics(model)
+        self._sleeps = False
         self._requests: Counter[str] = Counter()  # client → its requests that have not ended
 
     async def start(self) -> None:
@@ -89,7 +90,6 @@ class GroupServer(Group):
 
     async def generate(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         with self._recorded(request) as record:
-            await self._check_awake()
             choices = await self._choices.create_in_background(request, record.arrival_time)
             record.accepted = True
             yield RequestAccepted(
@@ -103,7 +103,6 @@ class GroupServer(Group):
 
     async def decide(self, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
         with self._recorded(request) as record:
-            await self._check_awake()
             engine, task = self._started_engine, DecisionTask(request.input, request.questions)
             decision = await asyncio.to_thread(new_decision, engine, task, request.settings)
             decision.session.client, decision.session.priority = request.client, request.priority
@@ -134,6 +133,8 @@ class GroupServer(Group):
                 raise OverloadedError(
                     f"the queue is full: this client has {limit} requests at this group; try again when one has ended"
                 )
+            if self._sleeps:
+                raise ClusterError(f"model {self._model!r} sleeps; try again when it is awake")
             yield record
             outcome = "finished"
         except DeadlineError:
@@ -268,12 +269,8 @@ class GroupServer(Group):
     async def control(self, method: str, arguments: Mapping[str, Any]) -> GroupState:
         engine = self._started_engine
         await getattr(engine, method)(**arguments)
-        paused, sleeping = await engine.is_paused(), await engine.is_sleeping()
-        return GroupState(weight_version=engine.weight_version, is_paused=paused, is_sleeping=sleeping)
-
-    async def _check_awake(self) -> None:
-        if await self._started_engine.is_sleeping():
-            raise ClusterError(f"model {self._model!r} sleeps; try again when it is awake")
+        paused, self._sleeps = await engine.is_paused(), await engine.is_sleeping()
+        return GroupState(weight_version=engine.weight_version, is_paused=paused, is_sleeping=self._sleeps)
 
     # Lifecycle, as Serve controls it
 
