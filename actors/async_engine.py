@@ -64,7 +64,8 @@ class AsyncRayEngine(AsyncEngine):
         self._journals = ClientJournals()
         self._watch = MasterWatch(config.group)
         self._changing = asyncio.Lock()  # one pause, sleep or change of weights at a time
-        self._regrouped = asyncio.Event()  # set, and made anew, when another group is there or none could be
+        self._settled = asyncio.Event()  # a group runs and has all requests, or none could take over
+        self._settled.set()
         self._abandoned: asyncio.Queue[list[int]] = asyncio.Queue()  # of callers that have stopped iterating
         self._canceller = asyncio.create_task(self._cancel_abandoned())
         self._reader = asyncio.create_task(self._run())
@@ -177,7 +178,7 @@ class AsyncRayEngine(AsyncEngine):
                 source = await asyncio.to_thread(put_tensors, source)
             weights = spec.weights.next(source, version)
             prepared = None
-            while prepared is not self._group.master or self.resuming:
+            while prepared is not self._group.master or not self._settled.is_set():
                 prepared = await self._order("prepare_weights", weights, running, undo="update")
             self._group.spec = replace(spec, weights=weights)
             await self._order("commit_weights", weights.version)
@@ -222,25 +223,21 @@ class AsyncRayEngine(AsyncEngine):
         `undo`: the hold to release if the caller does not wait any more. Raises what the master raises, and
         WorkerLostError if no group could take over."""
         while True:
+            await self._settled.wait()
             if self.lost is not None:
                 raise self.lost
-            master, regrouped = self._group.master, self._regrouped
-            if not self.resuming:
-                try:
-                    await self._group.call(method, *arguments)
-                    return master
-                except asyncio.CancelledError:
-                    if undo is not None:
-                        master.release.remote(undo)
-                    raise
-                except WorkerLostError as error:
-                    logger.warning(f"{method} was interrupted: {str(error).splitlines()[0]}")
-            if self.resuming or self._group.master is master:
-                await regrouped.wait()
-
-    def _notify_regrouped(self) -> None:
-        regrouped, self._regrouped = self._regrouped, asyncio.Event()
-        regrouped.set()
+            master = self._group.master
+            try:
+                await self._group.call(method, *arguments)
+                return master
+            except asyncio.CancelledError:
+                if undo is not None:
+                    master.release.remote(undo)
+                raise
+            except WorkerLostError as error:
+                logger.warning(f"{method} was interrupted: {str(error).splitlines()[0]}")
+                if self._group.master is master:  # the loss is not noticed yet
+                    self._settled.clear()
 
     def revive(self) -> None:
         """Try again to start a group, in the background, after one was lost and none could take its place."""
@@ -280,6 +277,7 @@ class AsyncRayEngine(AsyncEngine):
         if not ray.is_initialized():
             raise loss
         self.resuming, began = True, time.monotonic()
+        self._settled.clear()
         self.lost_groups += 1
         logger.warning(f"the group is lost: {str(loss).splitlines()[0]}")
         try:
@@ -289,7 +287,7 @@ class AsyncRayEngine(AsyncEngine):
         sessions = self._journals.resumed_sessions()
         logger.warning(f"{len(sessions)} requests go on after {time.monotonic() - began:.1f} s")
         await self._submit(sessions, self._journals.losses)
-        self._notify_regrouped()
+        self._settled.set()
 
     async def _follow(self) -> WorkerLostError:
         """Hand out a group's events until it is lost or has to be given up; returns why."""
@@ -351,7 +349,7 @@ class AsyncRayEngine(AsyncEngine):
 
     def _give_up(self, error: LopaError) -> None:
         self.lost = self.lost or error
-        self._notify_regrouped()
+        self._settled.set()
         self._group.kill()
         self._fail(self._journals, self.lost)
 

@@ -197,10 +197,13 @@ class Master:
         self._work_arrived.set()
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        """Checksums per worker and slot, once the group started. Raises ProtocolError while requests are in flight."""
+        """Checksums per worker and slot, once the group started. Raises ProtocolError while requests are in flight, and
+        while the group sleeps."""
         await self._started.wait()
-        if self.scheduler.busy:
-            raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
+        if self.scheduler.busy or "sleep" in self.scheduler.holds:
+            raise ProtocolError(
+                "checksums are compared while the group is idle; requests are in flight, or it sleeps"
+            )
         async with self._workers_lock:
             return await self.membership.pool.checksums()
 

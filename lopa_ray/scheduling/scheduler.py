@@ -79,8 +79,8 @@ class Scheduler:
 
     @property
     def lacks_costs(self) -> bool:
-        """Whether a request was submitted whose number of branches follows costs, and these are not known."""
-        return self._weighs_costs and self._selection.costs is None
+        """Whether a step may be planned of requests whose number of branches follows costs, which are not known."""
+        return self._weighs_costs and self._selection.costs is None and not self.holds.reached
 
     def set_costs(self, costs: ForwardCosts) -> None:
         """The costs of a worker's forward, from the next step on."""

@@ -189,7 +189,8 @@ def test_requests_wait_for_an_asyncio_program(folder: Path, new: list[list[int]]
             kill_actors("Master")  # the next group is paused as well
             while not engine.lost_groups or engine.resuming:
                 await asyncio.sleep(0.05)
-            assert (await engine.status()).waiting == 1
+            while not (await engine.status()).waiting:
+                await asyncio.sleep(0.05)
             assert not sleeping.done()
             await engine.resume()
             assert (await sleeping).token_ids == new[0]
@@ -203,5 +204,13 @@ def test_requests_wait_for_an_asyncio_program(folder: Path, new: list[list[int]]
             *_, end = [event async for event in events]
             assert end.outcome.finish_reason is not None  # type: ignore[union-attr]
             assert engine.weight_version == 1
+            events = engine.events([engine.create_session(PROMPTS[0], SETTINGS["two_phase"])])
+            await anext(events)
+            waiting = asyncio.create_task(engine.update_weights(TINY_MODEL))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            *_, end = [event async for event in events]
+            assert end.outcome.weight_version == 1  # type: ignore[union-attr]
+            assert (await engine.generate(PROMPTS[0], SETTINGS["two_phase"])).token_ids == new[0]
 
     asyncio.run(run())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from torch import Tensor
 from lopa_ray import LocalEngine
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import CheckpointError, LopaError, RequestCancelledError, SettingsError
+from support.fp8_checkpoints import LAYOUTS, save_fp8
+from support.paths import MODELS
+from support.tiny_model import ALL_MODELS, CANVAS_MODEL, tiny_config
 
 PROMPT = "Tom has 6 bags. There are 7 cards in each. Mia takes 15 cards. How many cards does Tom have left?"
 HEAD = "model.layers.0.mlp.down_proj.weight"
@@ -133,6 +136,71 @@ def test_an_adapter_is_merged_over_the_weights_of_the_start(folder: Path, tmp_pa
         engine.update_weights(second)
         both = tokens(engine)
         assert both not in (fresh(lora=str(first)), fresh(lora=str(second)))
+
+
+def _raw(engine: LocalEngine) -> Tensor:
+    return engine.runner.logits([1, 2, 3, 4] * 4)
+
+
+def _engine(folder: Path, **model: Any) -> LocalEngine:
+    return LocalEngine.from_config(tiny_config(model={"path": str(folder), "max_model_len": 64, **model}))
+
+
+def _perturbed(folder: Path, to: Path, names: Callable[[list[str]], list[str]] = list) -> dict[str, Tensor]:
+    """Saves a checkpoint with noise on those of its tensors; returns these."""
+    generator = torch.Generator().manual_seed(1)
+    tensors = load_file(folder / "model.safetensors")
+    floating = sorted(
+        name for name, tensor in tensors.items() if tensor.is_floating_point() and "scale" not in name
+    )
+    changed = {}
+    for name in names(floating):
+        noise = torch.randn(tensors[name].shape, generator=generator) * tensors[name].float().std(
+            correction=0
+        )
+        changed[name] = (tensors[name].float() + 0.2 * noise).to(tensors[name].dtype)
+    shutil.copytree(folder, to)
+    save_file({**tensors, **changed}, to / "model.safetensors", metadata={"format": "pt"})
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        *((name, {}) for name in (*ALL_MODELS, CANVAS_MODEL.name)),
+        ("dream-tiny-2l", {"quantization": "w8"}),
+        ("dream-tiny-2l", {"quantization": "w8a8"}),
+        ("dream-tiny-2l", {"dtype": "bfloat16"}),
+        ("dream-tiny-2l", {"implementation": "transformers"}),
+    ],
+)
+def test_every_model_has_the_bits_of_a_new_engine(name: str, model: dict[str, Any], tmp_path: Path) -> None:
+    """From a folder, from all tensors, and from half of them."""
+    folder = MODELS / name
+    every = _perturbed(folder, tmp_path / "every")
+    half = _perturbed(folder, tmp_path / "half", lambda names: names[::2])
+    engine = _engine(folder, **model)
+    old, expected = _raw(engine), _raw(_engine(tmp_path / "every", **model))
+    assert not torch.equal(old, expected)
+    engine.update_weights(tmp_path / "every")
+    assert torch.equal(_raw(engine), expected)
+    engine.update_weights(folder)
+    assert torch.equal(_raw(engine), old)
+    engine.update_weights(half)
+    assert torch.equal(_raw(engine), _raw(_engine(tmp_path / "half", **model)))
+    engine.update_weights(every)
+    assert torch.equal(_raw(engine), expected)
+
+
+def test_floating_tensors_take_the_place_of_fp8(tmp_path: Path) -> None:
+    stored, plain = save_fp8("dream-tiny-2l", LAYOUTS["blocks"], tmp_path)
+    engine, floating = _engine(stored), load_file(plain / "model.safetensors")
+    expected = _raw(engine)
+    in_fp8 = [
+        name for name, tensor in load_file(stored / "model.safetensors").items() if tensor.itemsize == 1
+    ]
+    engine.update_weights({name: floating[name] for name in in_fp8[::2]})
+    assert torch.equal(_raw(engine), expected)
 
 
 def _wrong_shape(tensors: dict[str, Tensor]) -> None:
