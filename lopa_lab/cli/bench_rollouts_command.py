@@ -22,7 +22,6 @@ def rollouts(
         Any, several(options.WORDS, "Branches: exact drafts, if several; or auto.")
     ] = "1,4,8",
     concurrency: Annotated[Any, several(options.POSITIVE, "Answers in flight together.")] = "1,8",
-    max_new_tokens: options.MaxNewTokensOption = 64,
     threads: options.ThreadsOption = 1,
 ) -> Measurements:
     """Rollouts for reinforcement learning, per second: answers drawn at temperature 1, with their trajectories."""
@@ -33,6 +32,6 @@ def rollouts(
 
     torch.set_num_threads(threads)
     counts = [int(name) if name.isdigit() else name for name in branches]  # settings refuse other words
-    overrides = parse_overrides(assignments, max_new_tokens=max_new_tokens)
+    overrides = parse_overrides(assignments)
     overrides.setdefault("decode", {}).setdefault("temperature", 1.0)
     return measure_rollouts(Config.load(config, overrides), problems, answers, counts, concurrency)

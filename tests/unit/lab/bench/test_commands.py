@@ -83,7 +83,17 @@ def test_freedave_has_the_calls_of_the_same_rule_and_drafts_keep_answers(tmp_pat
             assert row["calls"] == row["rows"] == row["FreeDave calls"]
 
 
-ROLLOUTS = ("rollouts", "--problems", "1", "-n", "3", "--concurrency", "1,3", "--max-new-tokens", "32")
+ROLLOUTS = (
+    "rollouts",
+    "--problems",
+    "1",
+    "-n",
+    "3",
+    "--concurrency",
+    "1,3",
+    "--set",
+    "decode.max_new_tokens=32",
+)
 
 
 def test_rollouts_of_exact_drafts_are_those_of_one_branch(tmp_path: Path) -> None:
@@ -110,7 +120,7 @@ def test_other_trajectories_are_an_error() -> None:
     relaxed = ("--set", "decode.lookahead=verified", "--set", "decode.acceptance=0.1")
     result = bench(*ROLLOUTS, *relaxed, "--branches", "1,8")
     assert result.exit_code == 1
-    assert "8 branches, 1 in flight: the trajectory of seed" in result.output
+    assert "trajectories of 8 branches, 1 in flight, are others than of 1" in result.output
 
 
 def test_decodes_are_those_of_the_engine(tmp_path: Path) -> None:
