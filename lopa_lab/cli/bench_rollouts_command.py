@@ -21,7 +21,7 @@ def rollouts(
     branches: Annotated[
         Any, several(options.WORDS, "Branches: exact drafts, if several; or auto.")
     ] = "1,4,8",
-    concurrency: Annotated[Any, several(options.POSITIVE, "Answers in flight together.")] = "1,8",
+    concurrency: Annotated[Any, several(options.POSITIVE, "Answers in flight.", "1, and all")] = None,
     threads: options.ThreadsOption = 1,
 ) -> Measurements:
     """Rollouts for reinforcement learning, per second: answers drawn at temperature 1, with their trajectories."""
@@ -34,4 +34,6 @@ def rollouts(
     counts = [int(name) if name.isdigit() else name for name in branches]  # settings refuse other words
     overrides = parse_overrides(assignments)
     overrides.setdefault("decode", {}).setdefault("temperature", 1.0)
-    return measure_rollouts(Config.load(config, overrides), problems, answers, counts, concurrency)
+    return measure_rollouts(
+        Config.load(config, overrides), problems, answers, counts, concurrency or sorted({1, answers})
+    )

@@ -15,7 +15,7 @@ class HttpSettings(StrictModel):
 
     api_keys: list[SecretStr] = Field(default_factory=list, repr=False)
     """A request needs one of these as its bearer token, but not for the playground, /docs, /health, /ping, /version and
-    /metrics; none: no key is needed, and /admin is closed."""
+    /metrics; none: no key is needed. /admin has `admin_keys`."""
 
     admin_keys: list[SecretStr] = Field(default_factory=list, repr=False)
     """The keys for /admin; none: any of `api_keys` changes the number of workers, and the rest is closed."""

@@ -163,7 +163,10 @@ WRONG = {
     "no number of branches": (("forward", "--branches", "0"), "whole numbers from 1 on"),
     "no answers": (("rollouts", "-n", "0"), "greater than or equal"),
     "too many answers": (("rollouts", "-n", "100000"), "less than or equal"),
-    "more in flight than answers": (("rollouts", "-n", "2"), "allowed: 1 to 2, the answers of a group"),
+    "more in flight than answers": (
+        ("rollouts", "-n", "2", "--concurrency", "4"),
+        "allowed: 1 to 2, the answers of a group",
+    ),
     "no branches of rollouts": (("rollouts", "--branches", "some"), "num_branches: got 'some'"),
     "no drafts of that decoder": (("rollouts", "--set", "decode.decoder=self_speculation"), "lookahead"),
     "no model": (("rollouts", "--set", "model.path=/nothing"), "/nothing"),
