@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,7 +29,9 @@ class WeightBroadcast:
         self._layout = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
         self._store, host = open_store()
         self._address: tuple[str, int] = host, self._store.port
-        threading.Thread(target=lambda: [*self._exchange(0, host_copies(tensors))], daemon=True).start()
+        threading.Thread(
+            target=lambda: deque(self._exchange(0, host_copies(tensors)), 0), daemon=True
+        ).start()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_layout": self._layout, "_address": self._address}
