@@ -1,0 +1,167 @@
+"""S2D2's self-verification (arXiv 2603.25702): a model verifies its own drafts, one position after the other.
+
+A call drafts the first run of masks. If the model is sure enough of it, a call verifies it with one branch per position,
+in which no row sees a later one: drafts are accepted from the left, as in speculative sampling, and the first one that
+is not gets another token. Where too few positions are filled so, and where nothing is verified, a rule of the decoder
+fills others by the scores of the call that drafted.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate, count, takewhile
+from operator import mul
+
+from pydantic import Field
+
+from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, Conflict, GenerationSettings
+from lopa_ray.constraints.constraint import ConstraintState
+from lopa_ray.decoding.branching import PositionScore, Scores
+from lopa_ray.decoding.edits import PENALTIES
+from lopa_ray.decoding.filling_session import FillingSession
+from lopa_ray.decoding.planned_branch import CanvasT
+from lopa_ray.protocol.keyed_random import keyed_uniform
+from lopa_ray.protocol.outcome import Decision, StepOutcome
+from lopa_ray.protocol.plan import Branch, Plan
+from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.scoring import ChooseTokens, Drafted
+from lopa_ray.protocol.step_report import BranchReport
+
+LEAST = 1e-30  # replaces a probability of 0 that is divided by, or whose logarithm is taken
+
+_UNVERIFIED = (
+    "a verifying call compares plain probabilities of drafts, and sees nothing after them; leave {} out"
+)
+_REFUSED = (
+    *("lookahead", "temperature", "top_p", "top_k", "min_tokens", "logit_bias", "ranking"),
+    *(*PENALTIES, *CONSTRAINING, *GIVING),
+)
+_WITHOUT_USE = ("num_branches", "fuse_store", "sub_block_size", "settled", "credit_alpha", "sdar_confidence")
+
+
+class SelfVerificationSettings(GenerationSettings):
+    """The settings of decoders that verify their drafts."""
+
+    min_expected: float = Field(default=1.0, ge=0.0)
+    """Drafts are verified if so many of them are expected to be accepted, at exp(-entropy ÷ ln vocabulary) each. 0:
+    always."""
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        known = filter(type(self).model_fields.__contains__, _REFUSED)
+        return {**super().refused, **dict.fromkeys(known, _UNVERIFIED)}
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        for name in filter(type(self).model_fields.__contains__, _WITHOUT_USE):
+            if self.is_changed(name):
+                value = getattr(self, name)
+                yield name, f" {value!r} has no use with decoder {self.decoder}; leave {name} out"
+
+
+class SelfVerifyingSession(FillingSession[CanvasT]):
+    """One request, by a decoder whose session is the next base class."""
+
+    settings: SelfVerificationSettings
+
+    may_decide_nothing = True
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._drafts: Scores = {}  # what the coming call verifies
+        self._scores: Scores = {}  # of the call that drafted
+        self._verified: dict[int, Decision] = {}  # what the call that verifies decides by that
+
+    # What a decoder provides
+
+    @abstractmethod
+    def _fall_back(self, scores: Scores, verified: Collection[int]) -> list[int]:
+        """The masked positions to fill by `scores`, besides those that are `verified`."""
+
+    # What they share
+
+    @cached_property
+    def sampling_params(self) -> SamplingParams:
+        """Scores are for the choice between verifying and filling."""
+        return replace(super().sampling_params, ranking="neg_entropy")
+
+    @property
+    def step_limit(self) -> int:
+        """Every call that verifies decides a position."""
+        return super().step_limit + self.settings.max_new_tokens
+
+    def _plan(self, num_branches: int) -> Plan:
+        plan = super()._plan(1)
+        if not self._drafts:
+            return plan
+        segments = plan.branches[0].segments
+        drafts = [score.decision.fill for score in self._drafts.values()]
+        fills = [*(edit.fill for edit in self._edits(self._scores, None)), *drafts]
+        return replace(
+            plan,
+            branches=tuple(
+                Branch(
+                    segments=tuple((stop, stop) for stop in range(plan.start + 1, position + 2)),
+                    scored=range(position, position + 1),
+                    fills=tuple(fill for fill in fills if fill[0] < position),
+                    scoring=ChooseTokens(memory=Drafted(token, segments)),
+                )
+                for position, token in reversed(drafts)  # the longest first: it is what limits look at
+            ),
+        )
+
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
+        """What a call decides that verifies, or that leaves nothing to verify; else nothing, and drafts."""
+        if not self._drafts:
+            masked = {p: score for p, score in scores.items() if self._canvas.is_masked(p)}
+            span = list(takewhile(masked.__contains__, count(min(masked, default=0))))
+            self._scores = {p: score._replace(score=score.probability) for p, score in scores.items()}
+            if span and self._verifies(span, masked):
+                self._drafts = {p: self._scores[p] for p in span}
+                return []
+        decisions = super().choose(self._scores, constraint_state)
+        decisions = [self._verified.get(decision.position, decision) for decision in decisions]
+        self._drafts, self._scores, self._verified = {}, {}, {}
+        return decisions
+
+    def _verifies(self, span: Sequence[int], scores: Scores) -> bool:
+        """Whether a call verifies the drafts of the first run of masks, by the scores of all."""
+        sure = [math.exp(scores[p].score / math.log(self.vocabulary.size)) for p in span]
+        expected: float = sum(accumulate(sure, mul))
+        return expected >= self.settings.min_expected
+
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
+        left = {p: score for p, score in scores.items() if p not in self._verified}
+        return [*self._verified, *self._fall_back(left, self._verified)]
+
+    def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
+        if not self._drafts:
+            return super()._advance(plan, reports)
+        verified = self._verify([report.memory[0].tolist() for report in reversed(reports)])
+        self._verified = {decision.position: decision for decision in verified}
+        confidences = tuple(float(report.probabilities.mean()) for report in reports)
+        return replace(super()._advance(plan, reports[:1]), confidences=confidences)
+
+    def _verify(self, reports: Sequence[Sequence[float]]) -> list[Decision]:
+        """The accepted drafts, and the token in place of the first that is not, by what is reported of each."""
+        decided = []
+        for (position, draft), (confirmed, other, probability) in zip(
+            self._drafts.items(), reports, strict=True
+        ):
+            if self._uniform(position) >= self._ratio(confirmed, draft):
+                logprob = math.log(max(probability, LEAST))
+                tops = draft.decision.top_logprobs
+                decided.append(Decision(position, int(other), probability, logprob, tops))
+                break
+            decided.append(draft.decision)
+        return decided
+
+    def _uniform(self, position: int) -> float:
+        return keyed_uniform(self.settings.seed, self.rule_steps + 1, position)
+
+    def _ratio(self, probability: float, draft: PositionScore) -> float:
+        return probability / max(draft.probability, LEAST)
