@@ -17,8 +17,9 @@ from lopa_ray.decoding.decoders.s2d2 import S2D2D2FSession, S2D2EditingSession, 
 from lopa_ray.decoding.decoders.self_verification import SelfVerifyingSession
 from lopa_ray.decoding.planned_branch import CanvasT, Window
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.unmasking_rules import RuleBlock
 from lopa_ray.protocol.outcome import Decision
-from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.plan import Fill, Plan
 
 
 def published_s2d2(session: DecodeSession, row: dict[str, Any]) -> DecodeSession:
@@ -51,18 +52,17 @@ class PublishedVerification(SelfVerifyingSession[CanvasT]):
         return super().choose(scores, constraint_state)
 
     def _verifies(self, span: Sequence[int], scores: Scores) -> bool:
-        masks = len(scores)
-        sure = sum(s.probability > self._threshold for s in scores.values())
-        alphas = [math.exp(-self._entropy(scores[p])) for p in span]
+        masks, threshold = len(scores), self._get("threshold", self._get("confidence_threshold", 0.0))
+        sure = sum(s.probability > threshold for s in scores.values())
         cost = self._get("score_penalty_coef", 2.0)
         if self._get("do_verify_score_type", "difference_dynamic") == "difference_dynamic":
             cost *= sure
-        score = sum(accumulate(alphas, mul)) - cost
+        score = sum(accumulate((math.exp(-self._entropy(scores[p])) for p in span), mul)) - cost
         match self._get("do_verify_policy", "mask_span_length"):
             case "score_threshold" if self._get("do_verify_score_type", "") == "difference_static":
                 return super()._verifies(span, scores)
             case "score_threshold":
-                return bool(score >= self._get("do_verify_score_threshold", 0.0))
+                return bool(score >= self._get("do_verify_score_threshold", -1.0))
             case "score_hysteresis":
                 off = self._get("hysteresis_threshold_off", -1.0)
                 on = self._get("hysteresis_threshold_on", 0.0)
@@ -71,11 +71,6 @@ class PublishedVerification(SelfVerifyingSession[CanvasT]):
         least = self._get("min_ssd_span_length", 1)
         legacy = self._get("legacy_ssd_span_strategy", False)
         return bool(len(span) >= least or (legacy and sure < min(least, masks)))
-
-    @property
-    def _threshold(self) -> float:
-        threshold: float = getattr(self.settings, "confidence_threshold")
-        return threshold
 
     def _entropy(self, score: PositionScore) -> float:
         return -score.score / math.log(self.vocabulary.size)
@@ -86,18 +81,20 @@ class PublishedVerification(SelfVerifyingSession[CanvasT]):
         if self._step.get("rs") is not None and self._get("rng", "") == "seeded":
             decided[-1] = replace(decided[-1], token=self._step["rs"])
         if self._is_rejected(decided) and not self._get("allow_resample", True):
-            decided[-1] = [draft.decision for draft in self._drafts.values()][len(decided) - 1]
+            decided[-1] = self._drafts[len(decided) - 1]
         return decided
 
     def _is_rejected(self, decided: Sequence[Decision]) -> bool:
         """Whether the last decision is in place of a draft that was not accepted."""
         return bool(len(decided) > self._step["na"])
 
-    def _uniform(self, position: int) -> float:
-        return float(self._step["u"][position - min(self._drafts)])
+    def _accepts(self, draft: Decision, confirmed: float) -> bool:
+        uniform: float = self._step["u"][draft.position - self._drafts[0].position]
+        return uniform < self._ratio(draft, confirmed)
 
-    def _ratio(self, probability: float, draft: PositionScore) -> float:
-        return float(super()._ratio(probability, draft) ** self._get("ssd_ratio_tempering_factor", 1.0))
+    def _ratio(self, draft: Decision, confirmed: float) -> float:
+        ratio: float = (confirmed / draft.probability) ** self._get("ssd_ratio_tempering_factor", 1.0)
+        return min(1.0, ratio)
 
 
 class PublishedEditing(PublishedVerification[Canvas], S2D2EditingSession):
@@ -126,33 +123,35 @@ class PublishedD2F(PublishedVerification[BlockCanvas], S2D2D2FSession):
             branches.append(replace(branch, segments=segments, fills=tuple(fills)))
         return replace(plan, branches=tuple(branches))
 
-    def _fall_back(self, scores: Scores, verified: Collection[int]) -> list[int]:
+    def rule_blocks(self, beyond: Collection[Fill] = (), calls: int = 0) -> list[RuleBlock]:
+        least = self._get("min_tokens_per_step", 1)
+        return [block._replace(least=least * block.least) for block in super().rule_blocks(beyond, calls)]
+
+    def _fall_back(self, scores: Scores) -> list[int]:
         """By entropies, if the row says so; see `s2d2_d2f_settings`."""
         if self._get("neg_entropy", False):
             sure = {p: math.exp(score.report.scores.item(score.row)) for p, score in scores.items()}
             scores = {p: s._replace(probability=sure[p], score=sure[p]) for p, s in scores.items()}
-        return super()._fall_back(scores, verified)
+        return super()._fall_back(scores)
 
     def _verify(self, reports: Sequence[Sequence[float]]) -> list[Decision]:
-        decided, drafts = super()._verify(reports), [*self._drafts.items()]
-        rest = list(zip(drafts, reports, strict=True))[len(decided) :]
+        decided = super()._verify(reports)
+        rest = list(zip(self._drafts, reports, strict=True))[len(decided) :]
         if self._is_rejected(decided):
-            confirmed = reports[len(decided) - 1][0]
-            if not self._get("allow_resample", True) or confirmed < self._get("verify_confidence_threshold", 0.0):
+            least = self._get("verify_confidence_threshold", 0.0)
+            if not self._get("allow_resample", True) or reports[len(decided) - 1][0] < least:
                 decided.pop()
         least = self._get("ssd_partial_ar_span", 0)
         if least and self._step is not self.recorded["trace"][0]:
-            for accepted, run in groupby(rest, lambda of: self._uniform(of[0][0]) < self._ratio(of[1][0], of[0][1])):
-                further = [draft.decision for (_, draft), _ in run]
-                if accepted and len(further) >= least:
-                    decided += further
+            for accepted, run in groupby(rest, lambda of: self._accepts(of[0], of[1][0])):
+                further = [draft for draft, _ in run]
+                decided += further if accepted and len(further) >= least else []
         return decided
 
-    def _ratio(self, probability: float, draft: PositionScore) -> float:
+    def _accepts(self, draft: Decision, confirmed: float) -> bool:
         least = self._get("draft_confidence_threshold", self._get("skip_threshold", 0.0))
-        if self._get("ssd_threshold_draft_confidence", False) and draft.probability <= least:
-            return 0.0
-        return super()._ratio(probability, draft)
+        is_sure = draft.probability > least or not self._get("ssd_threshold_draft_confidence", False)
+        return is_sure and super()._accepts(draft, confirmed)
 
 
 class PublishedBlockDiffusion(PublishedVerification[Canvas], S2D2Session):
@@ -224,9 +223,5 @@ class PublishedBlockDiffusion(PublishedVerification[Canvas], S2D2Session):
 
     def _verify(self, reports: Sequence[Sequence[float]]) -> list[Decision]:
         decided, least = super()._verify(reports), self._get("ssd_ratio_threshold", -1.0)
-        drafts = list(zip(self._drafts.values(), reports, strict=True))[len(decided) :]
-        return decided + [
-            draft.decision
-            for draft, report in drafts
-            if 0 <= least <= min(1.0, self._ratio(report[0], draft))
-        ]
+        drafts = list(zip(self._drafts, reports, strict=True))[len(decided) :]
+        return decided + [draft for draft, report in drafts if 0 <= least <= self._ratio(draft, report[0])]

@@ -39,12 +39,7 @@ from lopa_lab.conformance.readers import (
 )
 from lopa_lab.conformance.replayed import ReplayedRun
 from lopa_lab.conformance.row_settings import RowSettings
-from lopa_lab.conformance.s2d2 import (
-    compare_s2d2,
-    s2d2_d2f_settings,
-    s2d2_editing_settings,
-    s2d2_settings,
-)
+from lopa_lab.conformance.s2d2 import compare_s2d2, s2d2_d2f_settings, s2d2_editing_settings, s2d2_settings
 from lopa_lab.conformance.sub_blocks import compare_sub_blocks, sub_block_settings
 from lopa_lab.conformance.wino import compare_wino, wino_settings
 from lopa_ray.config.generation_settings import GenerationSettings

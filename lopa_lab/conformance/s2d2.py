@@ -11,19 +11,14 @@ from lopa_lab.conformance.readers import RecordedSettings, block_settings, llada
 from lopa_lab.conformance.replayed import ReplayedRun, check, check_close
 from lopa_lab.conformance.row_settings import RowSettings
 from lopa_ray.decoding.decoders.s2d2 import S2D2D2FSettings, S2D2EditingSettings, S2D2Settings
-from lopa_ray.protocol.plan import Branch
 from lopa_ray.protocol.scoring import ChooseTokens, Drafted
 
-_ESTIMATOR = "soft_entropy_negexp"  # of acceptance, by entropy
-_OF_POLICIES = (
-    *("do_verify_policy", "do_verify_score_threshold", "do_verify_score_type", "score_penalty_coef"),
-    *("min_ssd_span_length", "legacy_ssd_span_strategy", "hysteresis_threshold_on"),
-    *("hysteresis_threshold_off", "ucb_beta", "ucb_entropy_source", "ucb_span_length_bins"),
-    *("ucb_block_progress_bins", "ucb_entropy_bins"),
-)
 _OF_VERIFICATION = (
     *("rng", "u", "seed", "ssd_ratio_threshold", "ssd_threshold_all_spans", "allow_resample"),
-    *("ssd_ratio_tempering_factor", "cache_ver", "draft_ver", "top_k", "top_p"),
+    *("ssd_ratio_tempering_factor", "cache_ver", "draft_ver", "top_k", "top_p", "do_verify_policy"),
+    *("do_verify_score_threshold", "do_verify_score_type", "score_penalty_coef", "min_ssd_span_length"),
+    *("legacy_ssd_span_strategy", "hysteresis_threshold_on", "hysteresis_threshold_off", "ucb_beta"),
+    *("ucb_entropy_source", "ucb_span_length_bins", "ucb_block_progress_bins", "ucb_entropy_bins"),
 )
 _OF_D2F = (
     *("model_type", "mask_repaired", "target_block_size", "neg_entropy", "min_tokens_per_step"),
@@ -57,84 +52,74 @@ def s2d2_settings(recorded: RowSettings) -> RecordedSettings:
 def s2d2_editing_settings(recorded: RowSettings) -> RecordedSettings:
     """Rows of S2D2 on LLaDA2.1. Raises as `recorded_settings`."""
     if recorded.pop("published_mask", bool, default=False):
-        raise UnsupportedCaseError("published_mask: here prompts see by blocks")
-    min_expected = _pop_min_expected(recorded)
-    _, values = llada21_settings(recorded)
-    return S2D2EditingSettings, values | {"min_expected": min_expected}
+        raise UnsupportedCaseError("published_mask: here blocks of the prompt see no later ones")
+    least = _pop_min_expected(recorded)
+    return S2D2EditingSettings, llada21_settings(recorded)[1] | {"min_expected": least}
 
 
 def s2d2_d2f_settings(recorded: RowSettings) -> RecordedSettings:
     """Rows of S2D2 on D2F. A threshold of negative entropies is that of their exponentials. Raises as
     `recorded_settings`."""
-    pop, row = recorded.pop, recorded.row["settings"]
-    if row["model_type"] == "dream" and not row.get("mask_repaired"):
-        raise UnsupportedCaseError("no mask: here blocks of Dream see no later ones")
-    if row["model_type"] == "dream" and row.get("target_block_size", 1) > 1:
+    row, ends = recorded.row["settings"], recorded.pop("eos_token_id", list, default=[])
+    is_dream, least = row.get("model_type") == "dream", _pop_min_expected(recorded, *_OF_D2F)
+    if is_dream and not row.get("mask_repaired"):
+        raise UnsupportedCaseError("mask_repaired false: here blocks see no later ones")
+    if is_dream and row.get("target_block_size", 1) > 1:
         raise UnsupportedCaseError("target_block_size: here a causal call verifies where logits are shifted")
-    ends = pop("eos_token_id", list, default=[])
-    min_expected = _pop_min_expected(recorded, *_OF_D2F)
-    _, values = block_settings(recorded)
+    values = block_settings(recorded)[1]
     if row.get("neg_entropy"):
         values["confidence_threshold"] = math.exp(row["skip_threshold"])
-    values |= {"min_expected": min_expected, "ignore_eos": True, "stop_token_ids": tuple(ends)}
-    del values["top_p"], values["top_k"]
+    values |= {"min_expected": least, "ignore_eos": True, "stop_token_ids": tuple(ends)}
     return S2D2D2FSettings, values
 
 
 def _pop_min_expected(recorded: RowSettings, *more: str) -> float:
-    """Pop what `published_s2d2` reads from the row, `more` settings among it. Raises UnsupportedCaseError."""
+    """Also pop what `published_s2d2` reads from the row, `more` of it too. Raises UnsupportedCaseError."""
     row = recorded.row["settings"]
     estimator = recorded.pop("token_acceptance_estimator", str, default="hard_margin_threshold")
-    if row.get("do_verify_policy", "").startswith("score") and estimator != _ESTIMATOR:
+    if row.get("do_verify_policy", "").startswith("score") and estimator != "soft_entropy_negexp":
         raise UnsupportedCaseError(f"estimator {estimator}: here acceptance is estimated by entropy")
-    for name in (*_OF_POLICIES, *_OF_VERIFICATION, *more):
+    if row.get("top_k") or (row.get("top_p") or 1.0) < 1.0:
+        raise UnsupportedCaseError("top_k, top_p: here drafts are verified by plain probabilities")
+    for name in (*_OF_VERIFICATION, *more):
         recorded.pop(name, str, int, float, bool, default=None)
-    return max(0.0, row.get("do_verify_score_threshold", 0.0) + row.get("score_penalty_coef", 2.0))
+    least: float = row.get("do_verify_score_threshold", 0.0) + row.get("score_penalty_coef", 2.0)
+    return max(0.0, least)
 
 
 def compare_s2d2(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     """The calls that draft, which of them another call verified, what each step filled and edited, and the answer.
-    Calls that only cache tokens are compared on SDAR, except that the published code stores its last block, too."""
-    row = case.row
-    caches, feeds_along = case.kind.startswith("s2d2_sdar"), case.kind.startswith("s2d2_llada21")
-    steps = row["trace"][: -1 if row["trace"][-1].get("k") == "s" else None]
-    kinds = [step.get("k", "d").replace("p", "c").replace("s", "c") for step in steps]
+    Calls that cache decided tokens are made on SDAR, except that the published code stores its last block, too; on
+    LLaDA2.1 the first call on a block feeds them along."""
+    row, caches, feeds_along = case.row, "_sdar_" in case.kind, "_llada21_" in case.kind
     got: list[dict[str, Any]] = []
     for plan, outcome in run.rounds:
-        branch = plan.branches[0]
-        window = [plan.start, len(plan.canvas)]
-        if _is_verifying(branch):
+        branch, window = plan.branches[0], [plan.start, len(plan.canvas)]
+        if isinstance(branch.scoring, ChooseTokens) and isinstance(branch.scoring.memory, Drafted):
             got[-1] |= {"v": 1, "span": len(plan.branches), "f": outcome.filled}
         else:
-            got.append({"v": 0, "k": "d" if branch.scored else "c", "w": window, "f": outcome.filled})
-    if not caches:
-        steps = [step for step, kind in zip(steps, kinds, strict=True) if kind == "d"]
-        kinds = ["d"] * len(steps)
-    yield from check("calls", 0, kinds, [step["k"] for step in got])
+            got.append({"v": 0, "d": bool(branch.scored), "w": window, "f": outcome.filled})
+    trace = row["trace"][: -1 if row["trace"][-1].get("k") == "s" else None]
+    steps = [step for step in trace if caches or step.get("k", "d") == "d"]
+    drafts = [step.get("k", "d") == "d" for step in steps]
+    yield from check("calls", 0, drafts, [step["d"] for step in got])
     for number, (recorded, step) in enumerate(zip(steps, got, strict=False), 1):
         start, length = step["w"]
-        skipped = recorded["w"][0] - start if feeds_along else 0
-        yield from check("window", number, recorded["w"], [start + skipped, length - skipped])
-        if kinds[number - 1] != "d":
+        before = recorded["w"][0] - start if feeds_along else 0
+        yield from check("window", number, recorded["w"], [start + before, length - before])
+        if not drafts[number - 1]:
             continue
         yield from check("verified", number, recorded["v"], step["v"])
+        fills = [fill[:2] for fill in recorded.get("f", [])]
+        fills += [[position, token] for position, _, token in recorded.get("ed", [])]
+        yield from check("fills", number, sorted(fills), sorted([*d.fill] for d in step["f"]))
         if step["v"]:
-            yield from check("span", number, recorded["span"][1], step["span"])
-        filled = sorted((decision.position, decision.token) for decision in step["f"])
-        changes = [fill[:2] for fill in recorded.get("f", [])]
-        changes += [[position, token] for position, _, token in recorded.get("ed", [])]
-        yield from check("fills", number, sorted(map(tuple, changes)), filled)
-        drafted = dict(zip(range(recorded["span"][0], 10**6), recorded["p"], strict=False)) if step["v"] else {}
-        kept = [d for d in step["f"] if [d.position, d.token, "a"] in recorded.get("f", [])]
-        yield from check_close(
-            "p", number, [drafted[d.position] for d in kept], [d.probability for d in kept]
-        )
+            start, length = recorded["span"]
+            yield from check("span", number, length, step["span"])
+            accepted = [d for d in step["f"] if [*d.fill, "a"] in recorded["f"]]
+            p = [recorded["p"][d.position - start] for d in accepted]
+            yield from check_close("p", number, p, [d.probability for d in accepted])
     answer = token_ids(row, "tokens")
-    if run.tokens[: len(answer)] != answer:
-        yield Difference("tokens", 0, answer, run.tokens)
+    yield from check("tokens", 0, answer, run.tokens[: len(answer)])
     if not caches:
         yield from check("canvas", 0, token_ids(row, "canvas"), run.tokens)
-
-
-def _is_verifying(branch: Branch) -> bool:
-    return isinstance(branch.scoring, ChooseTokens) and isinstance(branch.scoring.memory, Drafted)

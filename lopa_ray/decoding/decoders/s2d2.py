@@ -3,11 +3,9 @@ verifies by itself. See `self_verification`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Literal
 
-from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.decoding.block_canvas import BlockCanvas
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.canvas import Canvas
@@ -30,10 +28,10 @@ class S2D2Settings(SelfVerificationSettings, BlockDiffusionSettings):
     causal_cache: bool = True
     """Decided tokens see no later ones, in cached K/V and before a block's first mask, as where drafts are verified."""
 
-    def conflicts(self) -> Iterator[Conflict]:
-        if self.remasking == "entropy_bounded":
-            yield "remasking", " entropy_bounded with decoder s2d2, which counts what it fills; use another"
-        yield from super().conflicts()
+    remasking: Literal["low_confidence_dynamic", "low_confidence_static", "sequential"] = (
+        "low_confidence_dynamic"
+    )
+    """The positions that a call fills besides drafts that are verified; see decoder `block_diffusion`."""
 
 
 class S2D2Session(SelfVerifyingSession[Canvas], BlockDiffusionSession):
@@ -49,8 +47,8 @@ class S2D2Session(SelfVerifyingSession[Canvas], BlockDiffusionSession):
         causal = tuple((stop, stop) for stop in range(window.input_span.start + 1, first + 1))
         return replace(window, segments=(*causal, *window.segments))
 
-    def _fall_back(self, scores: Scores, verified: Collection[int]) -> list[int]:
-        missing = self._fill_count(self._calls) - len(verified)
+    def _fall_back(self, scores: Scores) -> list[int]:
+        missing = self._fill_count(self._calls) - len(self._verified)
         return self._select(scores, missing) if missing > 0 else []
 
     def _end_step(self, branch: Branch) -> None:
@@ -60,8 +58,7 @@ class S2D2Session(SelfVerifyingSession[Canvas], BlockDiffusionSession):
 
 
 class S2D2EditingSettings(SelfVerificationSettings, EditingSettings):
-    """S2D2 on LLaDA2.1: blocks whose tokens are edited, with drafts that the model verifies by itself. Answers depend
-    on `seed`."""
+    """S2D2 on LLaDA2.1: edited blocks, with drafts that the model verifies. Answers depend on `seed`."""
 
     decoder: Literal["s2d2_editing"] = "s2d2_editing"  # type: ignore[assignment]
 
@@ -69,15 +66,13 @@ class S2D2EditingSettings(SelfVerificationSettings, EditingSettings):
 class S2D2EditingSession(SelfVerifyingSession[Canvas], EditingSession):
     settings: S2D2EditingSettings
 
-    def _fall_back(self, scores: Scores, verified: Collection[int]) -> list[int]:
-        missing = self.settings.num_to_transfer - len(verified)
-        threshold = self.settings.confidence_threshold
-        return select_above_threshold_or_count(scores, threshold, missing) if missing > 0 else []
+    def _fall_back(self, scores: Scores) -> list[int]:
+        s, missing = self.settings, self.settings.num_to_transfer - len(self._verified)
+        return select_above_threshold_or_count(scores, s.confidence_threshold, missing) if missing > 0 else []
 
 
 class S2D2D2FSettings(SelfVerificationSettings, D2FSettings):
-    """S2D2 on D2F: block-parallel decoding of a single branch, with drafts that the model verifies by itself. Answers
-    depend on `seed`."""
+    """S2D2 on D2F: block-parallel decoding, with drafts that the model verifies. Answers depend on `seed`."""
 
     decoder: Literal["s2d2_d2f"] = "s2d2_d2f"  # type: ignore[assignment]
 
@@ -85,27 +80,20 @@ class S2D2D2FSettings(SelfVerificationSettings, D2FSettings):
 class S2D2D2FSession(SelfVerifyingSession[BlockCanvas], LopaSession):
     settings: S2D2D2FSettings
 
-    _least_per_block = 1  # positions that a step fills of each complete block
-
     def _may_grow(self, canvas: BlockCanvas) -> bool:
         return not self._drafts and super()._may_grow(canvas)
 
-    def _fall_back(self, scores: Scores, verified: Collection[int]) -> list[int]:
+    def _fall_back(self, scores: Scores) -> list[int]:
+        """Of a complete block one position; other blocks are filled by what is verified alone."""
         positions: list[int] = []
-        for block in self._canvas.active:
-            in_block = {p: scores[p] for p in block.span if p in scores}
-            missing = self._least_per_block - sum(p in block.span for p in verified)
-            if block.complete and missing > 0:
-                threshold = self.settings.confidence_threshold
-                positions += select_above_threshold_or_count(in_block, threshold, missing)
+        for masks, threshold, least in self.rule_blocks():
+            left = {p: scores[p] for p in masks if p in scores}
+            missing = least - (len(masks) - len(left))
+            positions += select_above_threshold_or_count(left, threshold, missing) if missing > 0 else []
         return positions
 
 
-S2D2 = Decoder(
-    S2D2Session, S2D2Settings(max_new_tokens=20, block_size=4, min_expected=0.5, stop_at_eos=False)
-)
-S2D2_EDITING = Decoder(
-    S2D2EditingSession,
-    S2D2EditingSettings(**SHORT, block_size=8, editing_threshold=0.2, max_post_steps=3, min_expected=0.5),
-)
-S2D2_D2F = Decoder(S2D2D2FSession, S2D2D2FSettings(**SHORT, block_size=4, min_expected=0.5))
+_SHORT = SHORT | {"min_expected": 0.5}
+S2D2 = Decoder(S2D2Session, S2D2Settings(**_SHORT, block_size=4))
+S2D2_EDITING = Decoder(S2D2EditingSession, S2D2EditingSettings(**_SHORT, block_size=8, editing_threshold=0.2))
+S2D2_D2F = Decoder(S2D2D2FSession, S2D2D2FSettings(**_SHORT, block_size=4))

@@ -1,16 +1,15 @@
 """S2D2's self-verification (arXiv 2603.25702): a model verifies its own drafts, one position after the other.
 
-A call drafts the first run of masks. If the model is sure enough of it, a call verifies it with one branch per position,
-in which no row sees a later one: drafts are accepted from the left, as in speculative sampling, and the first one that
-is not gets another token. Where too few positions are filled so, and where nothing is verified, a rule of the decoder
-fills others by the scores of the call that drafted.
+A call drafts the first run of masks. If the model is sure enough of it, a call verifies it with one branch per
+position, in which no row sees a later one: drafts are accepted from the left, as in speculative sampling, and the first
+one that is not gets another token. Where that is too little, the decoder's own rule fills more of what was drafted.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, count, takewhile
@@ -18,9 +17,9 @@ from operator import mul
 
 from pydantic import Field
 
-from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, Conflict, GenerationSettings
+from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import PositionScore, Scores
+from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.edits import PENALTIES
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.planned_branch import CanvasT
@@ -33,14 +32,12 @@ from lopa_ray.protocol.step_report import BranchReport
 
 LEAST = 1e-30  # replaces a probability of 0 that is divided by, or whose logarithm is taken
 
-_UNVERIFIED = (
-    "a verifying call compares plain probabilities of drafts, and sees nothing after them; leave {} out"
+_PLAIN = ("lookahead", "temperature", "top_p", "top_k", "min_tokens", "logit_bias", "ranking")
+_UNUSED = ("num_branches", "fuse_store", "sub_block_size", "settled", "credit_alpha", "sdar_confidence")
+_REFUSED = dict.fromkeys(_UNUSED, "it has no use where drafts are verified; leave {} out") | dict.fromkeys(
+    (*_PLAIN, *PENALTIES, *CONSTRAINING, *GIVING),
+    "a verifying call compares plain probabilities of drafts, and sees nothing after them; leave {} out",
 )
-_REFUSED = (
-    *("lookahead", "temperature", "top_p", "top_k", "min_tokens", "logit_bias", "ranking"),
-    *(*PENALTIES, *CONSTRAINING, *GIVING),
-)
-_WITHOUT_USE = ("num_branches", "fuse_store", "sub_block_size", "settled", "credit_alpha", "sdar_confidence")
 
 
 class SelfVerificationSettings(GenerationSettings):
@@ -52,37 +49,25 @@ class SelfVerificationSettings(GenerationSettings):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        known = filter(type(self).model_fields.__contains__, _REFUSED)
-        return {**super().refused, **dict.fromkeys(known, _UNVERIFIED)}
-
-    def conflicts(self) -> Iterator[Conflict]:
-        yield from super().conflicts()
-        for name in filter(type(self).model_fields.__contains__, _WITHOUT_USE):
-            if self.is_changed(name):
-                value = getattr(self, name)
-                yield name, f" {value!r} has no use with decoder {self.decoder}; leave {name} out"
+        own = {name: why for name, why in _REFUSED.items() if name in type(self).model_fields}
+        return {**super().refused, **own}
 
 
 class SelfVerifyingSession(FillingSession[CanvasT]):
     """One request, by a decoder whose session is the next base class."""
 
     settings: SelfVerificationSettings
-
     may_decide_nothing = True
 
     def _begin(self) -> None:
         super()._begin()
-        self._drafts: Scores = {}  # what the coming call verifies
+        self._drafts: list[Decision] = []  # what the coming call verifies
         self._scores: Scores = {}  # of the call that drafted
         self._verified: dict[int, Decision] = {}  # what the call that verifies decides by that
 
-    # What a decoder provides
-
     @abstractmethod
-    def _fall_back(self, scores: Scores, verified: Collection[int]) -> list[int]:
-        """The masked positions to fill by `scores`, besides those that are `verified`."""
-
-    # What they share
+    def _fall_back(self, scores: Scores) -> list[int]:
+        """The positions to fill by the scores of masked ones, besides those of `_verified`."""
 
     @cached_property
     def sampling_params(self) -> SamplingParams:
@@ -99,20 +84,17 @@ class SelfVerifyingSession(FillingSession[CanvasT]):
         if not self._drafts:
             return plan
         segments = plan.branches[0].segments
-        drafts = [score.decision.fill for score in self._drafts.values()]
-        fills = [*(edit.fill for edit in self._edits(self._scores, None)), *drafts]
-        return replace(
-            plan,
-            branches=tuple(
-                Branch(
-                    segments=tuple((stop, stop) for stop in range(plan.start + 1, position + 2)),
-                    scored=range(position, position + 1),
-                    fills=tuple(fill for fill in fills if fill[0] < position),
-                    scoring=ChooseTokens(memory=Drafted(token, segments)),
-                )
-                for position, token in reversed(drafts)  # the longest first: it is what limits look at
-            ),
-        )
+        fills = [decision.fill for decision in (*self._edits(self._scores, None), *self._drafts)]
+        branches = [
+            Branch(
+                segments=tuple((stop, stop) for stop in range(plan.start + 1, draft.position + 2)),
+                scored=range(draft.position, draft.position + 1),
+                fills=tuple(fill for fill in fills if fill[0] < draft.position),
+                scoring=ChooseTokens(memory=Drafted(draft.token, segments)),
+            )
+            for draft in reversed(self._drafts)  # the longest first: it is what limits look at
+        ]
+        return replace(plan, branches=tuple(branches))
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         """What a call decides that verifies, or that leaves nothing to verify; else nothing, and drafts."""
@@ -121,11 +103,11 @@ class SelfVerifyingSession(FillingSession[CanvasT]):
             span = list(takewhile(masked.__contains__, count(min(masked, default=0))))
             self._scores = {p: score._replace(score=score.probability) for p, score in scores.items()}
             if span and self._verifies(span, masked):
-                self._drafts = {p: self._scores[p] for p in span}
+                self._drafts = [self._scores[p].decision for p in span]
                 return []
         decisions = super().choose(self._scores, constraint_state)
         decisions = [self._verified.get(decision.position, decision) for decision in decisions]
-        self._drafts, self._scores, self._verified = {}, {}, {}
+        self._drafts, self._scores, self._verified = [], {}, {}
         return decisions
 
     def _verifies(self, span: Sequence[int], scores: Scores) -> bool:
@@ -136,7 +118,7 @@ class SelfVerifyingSession(FillingSession[CanvasT]):
 
     def _unmasking_rule(self, scores: Scores) -> list[int]:
         left = {p: score for p, score in scores.items() if p not in self._verified}
-        return [*self._verified, *self._fall_back(left, self._verified)]
+        return [*self._verified, *self._fall_back(left)]
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         if not self._drafts:
@@ -148,20 +130,14 @@ class SelfVerifyingSession(FillingSession[CanvasT]):
 
     def _verify(self, reports: Sequence[Sequence[float]]) -> list[Decision]:
         """The accepted drafts, and the token in place of the first that is not, by what is reported of each."""
-        decided = []
-        for (position, draft), (confirmed, other, probability) in zip(
-            self._drafts.items(), reports, strict=True
-        ):
-            if self._uniform(position) >= self._ratio(confirmed, draft):
-                logprob = math.log(max(probability, LEAST))
-                tops = draft.decision.top_logprobs
-                decided.append(Decision(position, int(other), probability, logprob, tops))
-                break
-            decided.append(draft.decision)
+        decided: list[Decision] = []
+        for draft, (confirmed, token, probability) in zip(self._drafts, reports, strict=True):
+            if not self._accepts(draft, confirmed):
+                logprob, tops = math.log(max(probability, LEAST)), draft.top_logprobs
+                return [*decided, Decision(draft.position, int(token), probability, logprob, tops)]
+            decided.append(draft)
         return decided
 
-    def _uniform(self, position: int) -> float:
-        return keyed_uniform(self.settings.seed, self.rule_steps + 1, position)
-
-    def _ratio(self, probability: float, draft: PositionScore) -> float:
-        return probability / max(draft.probability, LEAST)
+    def _accepts(self, draft: Decision, confirmed: float) -> bool:
+        uniform = keyed_uniform(self.settings.seed, self.rule_steps + 1, draft.position)
+        return uniform < confirmed / max(draft.probability, LEAST)
