@@ -96,7 +96,7 @@ def compare_s2d2(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     for plan, outcome in run.rounds:
         branch, window = plan.branches[0], [plan.start, len(plan.canvas)]
         if isinstance(branch.scoring, ChooseTokens) and isinstance(branch.scoring.memory, Drafted):
-            got[-1] |= {"v": 1, "span": len(plan.branches), "f": outcome.filled}
+            got[-1] |= {"v": 1, "span": sum(len(one.scored) for one in plan.branches), "f": outcome.filled}
         else:
             got.append({"v": 0, "d": bool(branch.scored), "w": window, "f": outcome.filled})
     trace = row["trace"][: -1 if row["trace"][-1].get("k") == "s" else None]

@@ -1,8 +1,8 @@
 """S2D2's self-verification (arXiv 2603.25702): a model verifies its own drafts, one position after the other.
 
-A call drafts the first run of masks. If the model is sure enough of it, a call verifies it with one branch per
-position, in which no row sees a later one: drafts are accepted from the left, as in speculative sampling, and the first
-one that is not gets another token. Where that is too little, the decoder's own rule fills more of what was drafted.
+A call drafts the first run of masks. If the model is sure enough of it, a call verifies it, in which no row sees a
+later one: drafts are accepted from the left, as in speculative sampling, and the first one that is not gets another
+token. Where that is too little, the decoder's own rule fills more of what was drafted.
 """
 
 from __future__ import annotations
@@ -85,16 +85,18 @@ class SelfVerifyingSession(FillingSession[CanvasT]):
             return plan
         segments = plan.branches[0].segments
         fills = [decision.fill for decision in (*self._edits(self._scores, None), *self._drafts)]
+        # With shifted logits the row before a draft decides; else a mask in its place, on a branch of its own.
+        spans = [self._drafts] if self.vocabulary.shifted else [[draft] for draft in self._drafts]
         branches = [
             Branch(
-                segments=tuple((stop, stop) for stop in range(plan.start + 1, draft.position + 2)),
-                scored=range(draft.position, draft.position + 1),
-                fills=tuple(fill for fill in fills if fill[0] < draft.position),
-                scoring=ChooseTokens(memory=Drafted(draft.token, segments)),
+                segments=tuple((stop, stop) for stop in range(plan.start + 1, span[-1].position + 2)),
+                scored=range(span[0].position, span[-1].position + 1),
+                fills=tuple(fill for fill in fills if fill[0] < span[-1].position),
+                scoring=ChooseTokens(memory=Drafted(tuple(draft.token for draft in span), segments)),
             )
-            for draft in reversed(self._drafts)  # the longest first: it is what limits look at
+            for span in reversed(spans)  # the longest first: it is what limits look at
         ]
-        return replace(plan, branches=tuple(branches))
+        return replace(plan, branches=tuple(branches), scores_decided=True)
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         """What a call decides that verifies, or that leaves nothing to verify; else nothing, and drafts."""
@@ -105,16 +107,14 @@ class SelfVerifyingSession(FillingSession[CanvasT]):
             if span and self._verifies(span, masked):
                 self._drafts = [self._scores[p].decision for p in span]
                 return []
-        decisions = super().choose(self._scores, constraint_state)
-        decisions = [self._verified.get(decision.position, decision) for decision in decisions]
+        decided = [self._verified.get(d.position, d) for d in super().choose(self._scores, constraint_state)]
         self._drafts, self._scores, self._verified = [], {}, {}
-        return decisions
+        return decided
 
     def _verifies(self, span: Sequence[int], scores: Scores) -> bool:
         """Whether a call verifies the drafts of the first run of masks, by the scores of all."""
         sure = [math.exp(scores[p].score / math.log(self.vocabulary.size)) for p in span]
-        expected: float = sum(accumulate(sure, mul))
-        return expected >= self.settings.min_expected
+        return sum(accumulate(sure, mul)) >= self.settings.min_expected
 
     def _unmasking_rule(self, scores: Scores) -> list[int]:
         left = {p: score for p, score in scores.items() if p not in self._verified}
@@ -123,7 +123,7 @@ class SelfVerifyingSession(FillingSession[CanvasT]):
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         if not self._drafts:
             return super()._advance(plan, reports)
-        verified = self._verify([report.memory[0].tolist() for report in reversed(reports)])
+        verified = self._verify([row for report in reversed(reports) for row in report.memory.tolist()])
         self._verified = {decision.position: decision for decision in verified}
         confidences = tuple(float(report.probabilities.mean()) for report in reports)
         return replace(super()._advance(plan, reports[:1]), confidences=confidences)
