@@ -77,7 +77,11 @@ class ContextModel:
     def _report(self, plan: Plan, index: int, rows: Rows) -> BranchReport:
         branch, mask = plan.branches[index], self.vocabulary.mask_token_id
         ids = plan.input_ids(branch)
-        positions = [p for p, token in enumerate(ids, plan.start) if token == mask and p in branch.scored]
+        positions = [
+            p
+            for p, token in enumerate(ids, plan.start)
+            if p in branch.scored and (token == mask or plan.scores_decided)
+        ]
         scores = [self._score(plan, branch, p, rows, _decided(plan, branch, p, mask)) for p in positions]
         tokens, probabilities = zip(*scores, strict=True) if scores else ((), ())
         certain = np.array(probabilities, np.float64)

@@ -34,10 +34,10 @@ LEAST = 1e-30  # replaces a probability of 0 that is divided by, or whose logari
 
 _PLAIN = ("lookahead", "temperature", "top_p", "top_k", "min_tokens", "logit_bias", "ranking")
 _UNUSED = ("num_branches", "fuse_store", "sub_block_size", "settled", "credit_alpha", "sdar_confidence")
-_REFUSED = dict.fromkeys(_UNUSED, "it has no use where drafts are verified; leave {} out") | dict.fromkeys(
+_REFUSED = dict.fromkeys(
     (*_PLAIN, *PENALTIES, *CONSTRAINING, *GIVING),
     "a verifying call compares plain probabilities of drafts, and sees nothing after them; leave {} out",
-)
+) | dict.fromkeys(_UNUSED, "it has no use where drafts are verified; leave {} out")
 
 
 class SelfVerificationSettings(GenerationSettings):
@@ -114,7 +114,7 @@ class SelfVerifyingSession(FillingSession[CanvasT]):
     def _verifies(self, span: Sequence[int], scores: Scores) -> bool:
         """Whether a call verifies the drafts of the first run of masks, by the scores of all."""
         sure = [math.exp(scores[p].score / math.log(self.vocabulary.size)) for p in span]
-        return sum(accumulate(sure, mul)) >= self.settings.min_expected
+        return bool(sum(accumulate(sure, mul)) >= self.settings.min_expected)
 
     def _unmasking_rule(self, scores: Scores) -> list[int]:
         left = {p: score for p, score in scores.items() if p not in self._verified}
