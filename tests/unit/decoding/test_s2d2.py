@@ -17,6 +17,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.scoring import Drafted
 from support.context_model import ContextModel
+from support.fake_model import FakeModel
 
 COMMON: dict[str, Any] = {"max_new_tokens": 30, "block_size": 8, "confidence_threshold": 0.8}
 EDITS: dict[str, Any] = {**COMMON, "editing_threshold": 0.3, "num_to_transfer": 2}
@@ -86,8 +87,7 @@ def test_drafts_are_part_of_the_state(name: str) -> None:
 @ALL
 def test_no_row_that_verifies_sees_a_later_position(name: str) -> None:
     """And edits are made before: an earlier row has the token that it gets in the same step."""
-    session = verifying(name)
-    model = ContextModel(seed=3)
+    session, model = verifying(name), FakeModel(seed=3)
     verified = edits = 0
     while not session.finished:
         plan = session.plan()

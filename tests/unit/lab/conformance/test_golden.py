@@ -251,9 +251,8 @@ def test_changed_calls_are_noticed(name, kind):
             "s2d2/s2d2_d2f_cases",
             "s2d2_d2f_dream-13",
             [
-                (["trace", -1], None),
                 (["trace", 1, "w", 0], 99),
-                (["trace", 1, "v"], 0),
+                (["trace", 1, "span", 1], 1),
                 (["trace", 0, "p", 0], 2.0),
                 (["trace", 1, "f", 0, 1], 0),
                 (["tokens", 0], 0),
