@@ -124,7 +124,7 @@ class PublishedD2F(PublishedVerification[BlockCanvas], S2D2D2FSession):
         return replace(plan, branches=tuple(branches))
 
     def rule_blocks(self, beyond: Collection[Fill] = (), calls: int = 0) -> list[RuleBlock]:
-        least = self._get("min_tokens_per_step", 1)
+        least = max(1, self._get("min_tokens_per_step", 1))
         return [block._replace(least=least * block.least) for block in super().rule_blocks(beyond, calls)]
 
     def _fall_back(self, scores: Scores) -> list[int]:

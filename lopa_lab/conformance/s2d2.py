@@ -83,7 +83,7 @@ def _pop_min_expected(recorded: RowSettings, *more: str) -> float:
         raise UnsupportedCaseError("top_k, top_p: here drafts are verified by plain probabilities")
     for name in (*_OF_VERIFICATION, *more):
         recorded.pop(name, str, int, float, bool, default=None)
-    least: float = row.get("do_verify_score_threshold", 0.0) + row.get("score_penalty_coef", 2.0)
+    least: float = row.get("do_verify_score_threshold", -1.0) + row.get("score_penalty_coef", 2.0)
     return max(0.0, least)
 
 

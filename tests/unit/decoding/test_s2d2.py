@@ -14,6 +14,7 @@ from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings
 from lopa_ray.decoding.decoders.s2d2 import S2D2D2FSettings, S2D2EditingSettings, S2D2Settings
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.unmasking_rules import even_fill_count
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.scoring import Drafted
 from support.context_model import ContextModel
@@ -122,3 +123,25 @@ def test_one_branch_verifies_all_where_logits_are_shifted(name: str) -> None:
             drafts.append(len(memory.tokens))
         session.advance(model.reports(plan))
     assert max(drafts) >= 5
+
+
+def test_the_schedule_goes_on_behind_a_run_of_masks_that_is_verified_whole() -> None:
+    """Static filling fills its share exactly, unless more is verified."""
+    settings = S2D2Settings(
+        **{**COMMON, "max_new_tokens": 32, "block_size": 16, "denoising_steps": 5},
+        **{"remasking": "low_confidence_static", "min_expected": 0, "stop_at_eos": False},
+    )
+    session, model, shared = new_session([1] * 16, settings, FakeModel().vocabulary), FakeModel(), 0
+    calls, masks = [0, 0], [16, 16]
+    while not session.finished:
+        outcome = session.advance(model.reports(session.plan()))
+        if not outcome.filled:
+            continue
+        positions = [decision.position for decision in outcome.filled]
+        block = positions[0] // 16 - 1
+        share = min(even_fill_count(16, 5, calls[block]) if calls[block] < 5 else 1, masks[block])
+        is_run = len(positions) == positions[-1] - positions[0] + 1
+        assert len(positions) == share or is_run
+        calls[block], masks[block] = calls[block] + 1, masks[block] - len(positions)
+        shared += not is_run
+    assert shared > 0
