@@ -40,7 +40,7 @@ class PublishedVerification(SelfVerifyingSession[CanvasT]):
     def _begin(self) -> None:
         super()._begin()
         self._is_on = False
-        self._verifications = (step for step in self.recorded["trace"] if step.get("v"))
+        self._verifications = iter([step for step in self.recorded["trace"] if step.get("v")])
 
     def _get(self, name: str, default: Any) -> Any:
         value = self.recorded["settings"].get(name)

@@ -129,7 +129,9 @@ def test_the_schedule_goes_on_behind_a_run_of_masks_that_is_verified_whole() -> 
     """Static filling fills its share exactly, unless more is verified."""
     settings = S2D2Settings(
         **{**COMMON, "max_new_tokens": 32, "block_size": 16, "denoising_steps": 5},
-        **{"remasking": "low_confidence_static", "min_expected": 0, "stop_at_eos": False},
+        remasking="low_confidence_static",
+        min_expected=0,
+        stop_at_eos=False,
     )
     session, model, shared = new_session([1] * 16, settings, FakeModel().vocabulary), FakeModel(), 0
     calls, masks = [0, 0], [16, 16]
