@@ -104,10 +104,6 @@ class PublishedEditing(PublishedVerification[Canvas], S2D2EditingSession):
 class PublishedD2F(PublishedVerification[BlockCanvas], S2D2D2FSession):
     """D2F's decoder."""
 
-    def _begin(self) -> None:
-        super()._begin()
-        self._least_per_block = self._get("min_tokens_per_step", 1)
-
     def _plan(self, num_branches: int) -> Plan:
         """Where several positions are verified at a time, they are masked, and see each other."""
         plan, size = super()._plan(num_branches), self._get("target_block_size", 1)

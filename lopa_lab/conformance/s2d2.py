@@ -64,9 +64,9 @@ def s2d2_d2f_settings(recorded: RowSettings) -> RecordedSettings:
     is_dream, least = row.get("model_type") == "dream", _pop_min_expected(recorded, *_OF_D2F)
     if is_dream and not row.get("mask_repaired"):
         raise UnsupportedCaseError("mask_repaired false: here blocks see no later ones")
-    if is_dream and row.get("target_block_size", 1) > 1:
-        raise UnsupportedCaseError("target_block_size: here a causal call verifies where logits are shifted")
-    values = block_settings(recorded)[1]
+    values, size = block_settings(recorded)[1], row.get("target_block_size", 1)
+    if size > 1 and (is_dream or values["block_size"] % size):
+        raise UnsupportedCaseError("target_block_size: only parts of LLaDA's blocks are verified together")
     if row.get("neg_entropy"):
         values["confidence_threshold"] = math.exp(row["skip_threshold"])
     values |= {"min_expected": least, "ignore_eos": True, "stop_token_ids": tuple(ends)}
