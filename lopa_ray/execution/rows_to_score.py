@@ -204,10 +204,11 @@ class RowsToScore:
             match branch.scoring:
                 case DenoiseTokens(draws):
                     column, of_scored = COLUMN.uniform, np.array(draws)
-                case ScoreTargets(targets) | ChooseTokens(memory=ShadowSlots(tokens=targets)):
+                case (
+                    ScoreTargets(targets)
+                    | ChooseTokens(memory=ShadowSlots(tokens=targets) | Drafted(targets))
+                ):
                     column, of_scored = COLUMN.target, np.array(targets)
-                case ChooseTokens(memory=Drafted(token=token)):
-                    column, of_scored = COLUMN.target, np.array([token])
                 case _:
                     continue
             rows = self._rows_of(lane)
