@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import ray
 
@@ -32,6 +32,9 @@ from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep, 
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.scheduling.holds import Hold, Running, check_level
 from lopa_ray.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from actors.workers.weight_broadcast import WeightBroadcast
 
 OnStepEvents: TypeAlias = Callable[[StepEvents], None]
 
@@ -161,7 +164,7 @@ class AsyncRayEngine(AsyncEngine):
 
     async def update_weights(
         self,
-        source: str | Path | Mapping[str, Any],
+        source: str | Path | Mapping[str, Any] | WeightBroadcast,
         *,
         version: int | None = None,
         running: Running = "wait",
@@ -170,11 +173,14 @@ class AsyncRayEngine(AsyncEngine):
         object store. All workers change at the same step, and workers that come later have the same weights. A group
         that takes the place of one that was lost before all had staged them begins again; later it starts with them.
         Raises also WorkerError, and WorkerLostError if no group could take over."""
+        from actors.workers.weight_broadcast import WeightBroadcast
         from actors.workers.weight_chunks import put_tensors
 
         async with self._changing:
             spec = self._group.spec
-            if isinstance(source, Mapping):
+            if isinstance(source, WeightBroadcast):
+                source = await source.receive()
+            elif isinstance(source, Mapping):
                 source = await asyncio.to_thread(put_tensors, source)
             weights = spec.weights.next(source, version)
             prepared = None

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 from contextlib import ExitStack, aclosing
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import ray
 
@@ -28,6 +28,9 @@ from lopa_ray.model.hub.repository import short_name
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.scheduling.holds import Running
+
+if TYPE_CHECKING:
+    from actors.workers.weight_broadcast import WeightBroadcast
 
 OnPhase: TypeAlias = Callable[[str], object]
 
@@ -116,7 +119,7 @@ class RayEngine(Engine):
 
     def update_weights(
         self,
-        source: str | Path | Mapping[str, Any],
+        source: str | Path | Mapping[str, Any] | WeightBroadcast,
         *,
         version: int | None = None,
         running: Running = "wait",

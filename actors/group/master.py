@@ -67,6 +67,7 @@ class Master:
         self._failed_steps = 0
         self._out_of_memory_steps = 0
         self._boundary = asyncio.Event()  # a step has ended
+        self._preparing = asyncio.Lock()  # until an update that is given up has ended, no other begins
 
     def __repr__(self) -> str:
         return f"{self._name}/master"
@@ -135,12 +136,13 @@ class Master:
         """Stage weights, and `hold` for them. Raises CheckpointError, SettingsError and what else a worker raises, and
         ProtocolError if the hold is released meanwhile."""
         await self._started.wait()
-        try:
-            await self.membership.stage(source)
-            await self.hold("update", running)
-        except BaseException:
-            self.membership.discard()
-            raise
+        async with self._preparing:
+            try:
+                await self.membership.stage(source)
+                await self.hold("update", running)
+            except BaseException:
+                self.membership.discard()
+                raise
 
     async def commit_weights(self, version: int) -> None:
         """Compute with the staged weights from now on; nothing to do for a group that was started with them."""
