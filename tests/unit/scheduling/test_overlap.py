@@ -199,7 +199,7 @@ def test_an_answer_waits_for_the_prompt_that_a_step_in_flight_computes() -> None
         assert all(event.request_key != 3 for event in loop.finish())
         loop.send()
         sent += loop.halves[-1]
-    assert loop.in_flight[-1][0].requests[0].stored_prefix
+    assert loop.in_flight[-1][0].requests[-1].stored_prefix
     assert {event.request_key for event in loop.run()} == {1, 2, 3}
 
 
