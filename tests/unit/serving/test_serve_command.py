@@ -75,6 +75,7 @@ WRONG_FILES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         "max_stop = 9 .*it is gone: a request has at most 64",
     ),
     (lambda v: application(v)["args"]["http"].update(api_keys=["k"]), "keys are not allowed in a Serve"),
+    (lambda v: application(v)["args"]["http"].update(admin_keys=["k"]), "keys are not allowed in a Serve"),
     (lambda v: application(v)["args"]["models"].append({"id": "demo"}), "two with the id 'demo'"),
     (lambda v: application(v)["args"]["models"][0].update(config="no.yaml"), "no configuration 'no.yaml'"),
 ]
@@ -85,6 +86,27 @@ def test_wrong_values_in_a_serve_config(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
 ) -> None:
     assert re.search(message, refused("--config", file(tmp_path, change)))
+
+
+@pytest.mark.parametrize("option", ["--api-keys", "--admin-keys"])
+def test_files_without_a_key_open_nothing(tmp_path: Path, option: str) -> None:
+    empty = tmp_path / "keys"
+    empty.write_text("# later\n")
+    assert "has no key" in refused(option, str(empty))
+    for none in (str(tmp_path / "nothing"), ""):
+        assert "cannot read the file of API keys" in refused(option, none)
+
+
+def test_each_key_has_its_file(tmp_path: Path) -> None:
+    files = {f"{name}_keys_file": tmp_path / name for name in ("api", "admin")}
+    for path in files.values():
+        path.write_text(f"key-of-{path.name}")
+    launcher = launch.ServeLauncher(None)
+    key_files = {name: str(path) for name, path in files.items()}
+    launcher.apply_options(host=None, port=None, key_files=key_files, model=None, replicas=None, sections={})
+    http = launcher.settings.http_with_keys({"LOPA_API_KEYS": "another"})
+    assert [key.get_secret_value() for key in http.api_keys] == ["key-of-api", "another"]
+    assert [key.get_secret_value() for key in http.admin_keys] == ["key-of-admin"]
 
 
 @pytest.mark.parametrize(
