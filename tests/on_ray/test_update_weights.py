@@ -140,7 +140,7 @@ def update_in_flight(engine: RayEngine, folder: Path, running: str = "keep") -> 
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("running", ["keep", "wait"])
+@pytest.mark.parametrize("running", ["keep", pytest.param("wait", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("point", ["stage", "commit", "committed", "step"])
 def test_a_worker_is_lost_at_any_point(
     point: str, running: str, tmp_path: Path, folder: Path, new: list[list[int]]
@@ -157,7 +157,7 @@ def test_a_worker_is_lost_at_any_point(
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("running", ["keep", "wait"])
+@pytest.mark.parametrize("running", ["keep", pytest.param("wait", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("point", ["stage", "between", "commit", "committed"])
 def test_the_master_is_lost_at_any_point(
     point: str,
