@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from lopa_ray.decoding.request_session import RequestSession
+from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.forward_costs import StepLoad
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest, StoredPrefix
@@ -103,3 +104,9 @@ class RunningRequest:
             if not outcome.commit.shared and num_workers > 1:
                 self.source_rank = self.rank_of_branch[branch]
         self.drop_parts()
+
+    def event(self, plan: Plan, outcome: StepOutcome) -> RequestStep:
+        """The step that has ended, for the client."""
+        cached = self.stored_prefix[-1].span.stop if self.stored_prefix else 0
+        saved = 0 if self.save_prefix is None else len(self.save_prefix.span)
+        return RequestStep(self.id, plan, outcome, cached_positions=cached, saved_positions=saved)
