@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, TypeAlias, cast
+from typing import Self, TypeAlias, cast
 
 import ray
 
@@ -31,9 +31,6 @@ from lopa_ray.model.hub.repository import short_name
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep, StepEvents
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    pass
 
 OnStepEvents: TypeAlias = Callable[[StepEvents], None]
 

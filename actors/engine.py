@@ -121,7 +121,7 @@ class RayEngine(Engine):
     @property
     def weight_version(self) -> int:
         """See `LocalEngine.weight_version`."""
-        return self._engine.weight_version
+        return self._running.weight_version
 
     update_weights = _blocking(AsyncRayEngine.update_weights)
     pause = _blocking(AsyncRayEngine.pause)

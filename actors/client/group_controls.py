@@ -87,8 +87,8 @@ class GroupControls:
     async def wake_up(self) -> None:
         """See `LocalEngine.wake_up`."""
         async with self._changing:
-            self._group.standing.pop("sleep", None)
             await self._order("wake_up")
+            self._group.standing.pop("sleep", None)
 
     async def is_sleeping(self) -> bool:
         return "sleep" in self._group.standing

@@ -133,13 +133,18 @@ class BranchPool:
         """Raises WorkerLostError if a worker is lost. For an idle group, which has no step that would show it."""
         await self._gather(RPCBatch({worker: worker.call("ping") for worker in self.workers}), "answer")
 
-    async def change(self, call: Callable[[WorkerHandle], tuple[Any, ...]]) -> None:
-        """Call all workers between steps, and remove those that fail; the others enter another epoch then. Raises
-        WorkerLostError if none is left."""
+    async def change(
+        self, call: Callable[[WorkerHandle], tuple[Any, ...]], *, may_fail: bool = False
+    ) -> None:
+        """Call all workers between steps, and remove those that fail; the others enter another epoch then. `may_fail`:
+        where all fail and are alive, nothing has changed, and the error is raised. Raises WorkerLostError if none is
+        left."""
         pending = RPCBatch({worker: call(worker) for worker in self.workers})
         await pending.wait(self._group.start_timeout_s)
         failed = {worker: errors[0] for worker, _, errors in pending.results() if errors}
         failed |= dict.fromkeys(pending.unanswered(), TimeoutError("it did not answer in time"))
+        if may_fail and len(failed) == len(self.workers) and not any(map(is_death, failed.values())):
+            raise cause_of("a worker", "load the model", next(iter(failed.values())))
         self.intact = False
         self.lost_workers += len(failed)
         self.remove_workers(failed)

@@ -150,16 +150,20 @@ class GroupMembership:
         await self.pool.change(lambda worker: worker.call("sleep", level))
 
     async def wake_up(self) -> None:
-        """Between steps. Raises WorkerLostError if no worker is left."""
-        level, self._level = self._level, 0
-        if level == 2:
-            await self._change(lambda worker: (asyncio.ensure_future(self._factory.load_model(worker)),))
+        """Between steps. Raises what a worker raises if none can load its model, and sleeps on then; WorkerLostError if
+        no worker is left."""
+        if self._level == 2:
+            load = self._factory.load_model
+            await self._change(lambda worker: (asyncio.ensure_future(load(worker)),), may_fail=True)
         else:
             await self._change(lambda worker: worker.call("call_runner", "wake_up"))
+        self._level = 0
 
-    async def _change(self, call: Callable[[WorkerHandle], tuple[Any, ...]]) -> None:
+    async def _change(
+        self, call: Callable[[WorkerHandle], tuple[Any, ...]], *, may_fail: bool = False
+    ) -> None:
         try:
-            await self.pool.change(call)
+            await self.pool.change(call, may_fail=may_fail)
         finally:
             self.pending.set_target(self.target - len(self.pool))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import ray
-from ray.exceptions import ObjectLostError
+from ray.exceptions import RayError
 
 from actors.calls.worker_handle import WorkerInfo
 from actors.workers.branch_worker import STAGING
@@ -76,8 +76,8 @@ class NodeWeights:
             copy = node.chunks if shares else None
         try:
             return await load.remote(copy, *source)
-        except ObjectLostError:
-            node.chunks = None
+        except RayError:
+            node.chunks = None  # it is lost, or has the error of the worker that read
             raise
 
 

@@ -26,11 +26,15 @@ FP32_PARAMETERS = ("_scale", "router.weight", "router.expert_bias")
 
 def host_copies(tensors: Mapping[str, Tensor]) -> Weights:
     """Copies of tensors, [...] in any dtype, on the CPU: a trainer may change the originals. Raises SettingsError for
-    another value than a tensor."""
+    another name than a text, and for another value than a dense tensor."""
     for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
+        is_dense = isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_meta
+        if not is_dense or not isinstance(name, str):
+            got = (
+                f"{tensor.layout} on {tensor.device}" if isinstance(tensor, Tensor) else type(tensor).__name__
+            )
             raise SettingsError(
-                f"source: got {type(tensor).__name__} for {name}; need tensors", setting="source"
+                f"source: got {got} for {name!r}; need dense tensors by their names", setting="source"
             )
         yield name, tensor.detach().to("cpu", copy=True)
 

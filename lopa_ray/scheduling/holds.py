@@ -14,7 +14,7 @@ Hold: TypeAlias = Literal["pause", "sleep", "update"]
 
 def check_level(level: int) -> None:
     """Raise SettingsError for a level of `sleep` that is not one."""
-    if level not in (1, 2):
+    if type(level) is not int or level not in (1, 2):
         raise SettingsError(f"level: got {level!r}; allowed: 1, 2", setting="level")
 
 
@@ -34,7 +34,7 @@ class Holds:
         if running not in get_args(Running):
             allowed = ", ".join(get_args(Running))
             raise SettingsError(f"running: got {running!r}; allowed: {allowed}", setting="running")
-        if running != "wait":
+        if running != "wait" or reason in self.reached:
             self.reached.add(reason)
         elif have_begun and self.reached:
             held = f"during {min(self.reached)}, in which requests that have begun do not go on"

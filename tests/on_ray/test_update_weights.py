@@ -66,7 +66,7 @@ def new(folder: Path, old: list[list[int]]) -> list[list[int]]:
     "group", [{"num_workers": 2}, {"num_workers": 1, "tensor_parallel_size": 2}], ids=["2", "tp2"]
 )
 def test_a_group_has_the_tokens_of_a_new_one(
-    group: dict[str, int], folder: Path, old: list[list[int]], new: list[list[int]]
+    group: dict[str, int], folder: Path, tmp_path: Path, old: list[list[int]], new: list[list[int]]
 ) -> None:
     with RayEngine.from_config(tiny_config(group=group)) as engine:
         assert engine.weight_version == 0
@@ -96,6 +96,16 @@ def test_a_group_has_the_tokens_of_a_new_one(
         kill_actors("Master")
         assert tokens_of(engine) == new
         assert engine.weight_version == 7
+        moving = Path(shutil.copytree(folder, tmp_path / "moving"))
+        engine.update_weights(moving)
+        engine.sleep(2)
+        moving.rename(tmp_path / "moved")
+        with pytest.raises(CheckpointError, match="moving: no such folder"):
+            engine.wake_up()
+        assert engine.is_sleeping()
+        (tmp_path / "moved").rename(moving)
+        engine.wake_up()
+        assert tokens_of(engine) == new
 
 
 @ray.remote(num_cpus=0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
@@ -55,16 +57,21 @@ def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIR
         groups = await backend().ask_all(model, Group.resize, scale_request.num_workers)
         return ModelWorkers(object="model.workers", model=model, groups=groups)
 
+    updating = asyncio.Lock()  # updates without a version get different ones
+
     def add(name: str, summary: str, request_model: type[ModelRequest] | None = None) -> None:
         async def control(request: Request, model: str | None = None) -> ModelState:
             arguments: dict[str, Any] = {}
             if request_model is not None:
                 body = await read_json_object(request, settings.max_body_bytes, optional=True)
-                arguments = request_model.parse({"model": model} | body).model_dump(exclude_none=True)
+                if model is not None and body.setdefault("model", model) != model:
+                    raise invalid_value("model", f"got {short_repr(body['model'])}, and {model!r} in the URL")
+                arguments = request_model.parse(body).model_dump(exclude_none=True)
                 model = arguments.pop("model", None)
             model = choose_model(model, backend().models)
             try:
-                return await _control(backend(), model, name if request_model else "is_paused", arguments)
+                async with updating if name == "update_weights" else nullcontext():
+                    return await _control(backend(), model, name if request_model else "is_paused", arguments)
             except (CheckpointError, SettingsError) as error:
                 field = getattr(error, "setting", "source")
                 raise ApiError(400, str(error), "invalid_value", param=field) from None

@@ -31,7 +31,15 @@ from cluster.serving.replica.request_defaults import request_defaults
 from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.decision_factory import DecisionTask, new_decision
-from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, PromptError, RequestError
+from lopa_ray.errors import (
+    ClusterError,
+    DeadlineError,
+    LopaError,
+    OverloadedError,
+    PromptError,
+    RequestCancelledError,
+    RequestError,
+)
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.text.tokenizer import require_tokenizer
 
@@ -139,6 +147,9 @@ class GroupServer(Group):
             outcome = "finished"
         except DeadlineError:
             outcome = "deadline"
+            raise
+        except RequestCancelledError:
+            outcome = "cancelled"
             raise
         except LopaError as error:
             outcome = "error" if record.accepted else "refused"

@@ -16,8 +16,9 @@ _MAX_NAMES = 6
 _HUB = "a name on the Hugging Face Hub (org/name or org/name@revision)"
 
 
-def require_folder(path: str | Path, need: str) -> None:
-    """Raise CheckpointError unless `path` is a folder. `need`: what it is to be, "a checkpoint: a folder with ..."."""
+def require_folder(path: str | Path, need: str, *, hub: bool = True) -> None:
+    """Raise CheckpointError unless `path` is a folder. `need`: what it is to be, "a checkpoint: a folder with ...";
+    `hub`: a name on the Hub would do as well."""
     place = Path(path)
     if place.is_dir():
         return
@@ -28,7 +29,7 @@ def require_folder(path: str | Path, need: str) -> None:
         got += "; GGUF is not read, only safetensors"
     elif place.is_file() and (place.parent / "config.json").is_file():
         got += f"; name the folder that it is in, {place.parent}"
-    raise CheckpointError(f"{path}: {got}; need {need}, or {_HUB}")
+    raise CheckpointError(f"{path}: {got}; need {need}" + f", or {_HUB}" * hub)
 
 
 def refuse_broken_links(folder: Path) -> None:

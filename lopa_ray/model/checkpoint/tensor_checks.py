@@ -59,8 +59,8 @@ def refuse_extra(folder: Path, tensor_files: TensorFiles, extra: list[str], conf
 
 def check_tied(tensor_files: TensorFiles, copy: str, source: str) -> None:
     """Raise `CheckpointError` unless a tensor of a model with tied embeddings equals its source."""
-    if source in tensor_files.given and copy not in tensor_files.given:
-        return  # the copy in the file is of the weights before
+    if tensor_files.since.get(copy, 0) < tensor_files.since.get(source, 0):
+        return  # the copy is of the weights before
     same_shape = tensor_files.shapes[copy] == tensor_files.shapes[source]
     if not same_shape or not torch.equal(tensor_files.read_tensor(copy), tensor_files.read_tensor(source)):
         raise CheckpointError(

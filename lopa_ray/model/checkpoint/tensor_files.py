@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.folder_contents import lacking
+from lopa_ray.model.checkpoint.folder_contents import lacking, require_folder
 from lopa_ray.model.checkpoint.weight_source import AT_START, WeightSource
 from lopa_ray.model.config_json.json_file import read_json
 
@@ -39,13 +39,20 @@ class TensorFiles:
     dtypes: Mapping[str, str]
     given: Mapping[str, Tensor] = field(default_factory=dict)
     """Tensors that are in no file, [...] on the CPU."""
+    since: Mapping[str, int] = field(default_factory=dict)
+    """Name of a tensor in `given` → the version of the weights that it came with."""
 
-    def with_given(self, tensors: Mapping[str, Tensor]) -> TensorFiles:
-        """The same with `tensors` (name → [...] in any dtype) in the place of those in files."""
+    def with_given(self, source: WeightSource) -> TensorFiles:
+        """The same with the tensors of `source` in the place of those in files."""
+        tensors = source.tensors
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         files, dtypes = dict.fromkeys(tensors, GIVEN), dict.fromkeys(tensors, "given")
         return TensorFiles(
-            {**self.files, **files}, {**self.shapes, **shapes}, {**self.dtypes, **dtypes}, tensors
+            {**self.files, **files},
+            {**self.shapes, **shapes},
+            {**self.dtypes, **dtypes},
+            tensors,
+            source.since,
         )
 
     @staticmethod
@@ -109,6 +116,8 @@ class TensorFiles:
                             "checkpoint that is not quantised, or one that was saved here, with its config.json"
                         )
                     yield name, tensor
+        except CheckpointError:
+            raise
         except _UNREADABLE as error:
             raise _damaged_file(file, error, name) from None
 
@@ -123,10 +132,11 @@ def _damaged_file(file: Path, error: Exception, tensor: str | None = None) -> Ch
 def find_tensors(folder: Path, source: WeightSource = AT_START) -> TensorFiles:
     """The weight files of `folder`, or what `source` has in their place: one file, or the shards that its index lists;
     none if there are none and `source` has tensors. Raises `CheckpointError`."""
-    folder = source.folder or folder
+    if source.folder is not None:
+        require_folder(folder := source.folder, "the weights of the last update", hub=False)
     has_files = (folder / WEIGHTS).exists() or (folder / INDEX).exists()
     files = _find_files(folder) if has_files or not source.tensors else TensorFiles({}, {}, {})
-    return files.with_given(source.tensors) if source.tensors else files
+    return files.with_given(source) if source.tensors else files
 
 
 def _find_files(folder: Path) -> TensorFiles:

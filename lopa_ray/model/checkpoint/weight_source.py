@@ -24,6 +24,8 @@ class WeightSource:
     tensors: Mapping[str, Any] = field(default_factory=dict)
     """Published name → the tensor [...] on the CPU in the place of the one that is there, or a reference to an object
     that has it."""
+    since: Mapping[str, int] = field(default_factory=dict)
+    """Name of a tensor in `tensors` → the version that it came with."""
 
     def next(self, source: str | Path | Mapping[str, Any], version: int | None) -> Self:
         """The next version: from a folder, of a checkpoint or of an adapter, or with the tensors of a mapping in the
@@ -36,14 +38,15 @@ class WeightSource:
                 setting="version",
             )
         if isinstance(source, Mapping) and source:
-            return replace(self, version=version, tensors={**self.tensors, **source})
-        if not isinstance(source, str | Path):
+            since = {**self.since, **dict.fromkeys(source, version)}
+            return replace(self, version=version, tensors={**self.tensors, **source}, since=since)
+        if not isinstance(source, str | Path) or source == "":
             raise SettingsError(
                 f"source: got {type(source).__name__} {source!r:.80}; use a folder, or a mapping of tensors by their "
                 "names in the checkpoint",
                 setting="source",
             )
-        require_folder(source, "weights: the folder of a checkpoint or of a PEFT adapter")
+        require_folder(source, "weights: the folder of a checkpoint or of a PEFT adapter", hub=False)
         folder = Path(source).absolute()
         is_adapter = (folder / ADAPTER_CONFIG).exists()
         return type(self)(version, None if is_adapter else folder, (folder,) if is_adapter else ())

@@ -253,9 +253,12 @@ def test_another_model_or_source_or_version_is_refused(
     (other / "config.json").write_text(json.dumps({**config, "rope_theta": 12345.0}))
     with pytest.raises(CheckpointError, match="rope_theta"):
         engine.update_weights(other)
-    with pytest.raises(CheckpointError, match="no such folder"):
+    with pytest.raises(CheckpointError, match="no such folder") as refused:
         engine.update_weights(tmp_path / "nothing")
-    sources: list[Any] = [{}, None, 3, {HEAD: [1.0]}]
+    assert "Hub" not in str(refused.value)
+    tensor = changed_tensors()[HEAD]
+    unusable = [{1: tensor}, {HEAD: tensor.to_sparse()}, {HEAD: tensor.to("meta")}, {HEAD: [1.0]}]
+    sources: list[Any] = [{}, None, 3, "", *unusable]
     for source in sources:
         with pytest.raises(SettingsError, match="source"):
             engine.update_weights(source)
@@ -387,6 +390,7 @@ def test_no_step_begins_during_a_pause(engine: LocalEngine, folder: Path) -> Non
     runs = engine.runner.launch
     engine.runner.launch = lambda *_: pytest.fail("a step during a pause")  # type: ignore[method-assign, assignment]
     assert not ended.wait(0.05)
+    engine.pause()
     engine.runner.launch = runs  # type: ignore[method-assign]
     engine.resume()
     assert ended.wait(60)
@@ -429,6 +433,37 @@ def test_weights_may_change_during_a_sleep(level: int, engine: LocalEngine, fold
     assert engine.is_sleeping()
     engine.wake_up()
     assert tokens(engine) == fresh(folder)
+
+
+def test_a_folder_that_is_gone_is_named_and_the_sleep_goes_on(engine: LocalEngine, tmp_path: Path) -> None:
+    source = folder_of(changed_tensors(), tmp_path / "changed")
+    engine.update_weights(source)
+    expected = tokens(engine)
+    engine.sleep(2)
+    source.rename(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="changed: no such folder"):
+        engine.wake_up()
+    assert engine.is_sleeping()
+    (tmp_path / "elsewhere").rename(source)
+    engine.wake_up()
+    assert tokens(engine) == expected
+
+
+def test_a_copy_of_tied_embeddings_has_to_equal_those_it_came_with() -> None:
+    model = MODELS / "llama-tiny-2l"
+    tensors, copy = load_file(model / "model.safetensors"), "lm_head.weight"
+    (embeddings,) = (name for name in tensors if "embed" in name)
+    engine = LocalEngine.from_pretrained(model)
+    engine.update_weights({embeddings: tensors[embeddings] * 2, copy: tensors[embeddings] * 2})
+    engine.update_weights({embeddings: tensors[embeddings]})
+    engine.update_weights(tensors)
+    for changed in (
+        {copy: tensors[embeddings] * 3},
+        {embeddings: tensors[embeddings] * 3, copy: tensors[embeddings]},
+    ):
+        with pytest.raises(CheckpointError, match="differs from"):
+            engine.update_weights(changed)
+    assert engine.weight_version == 3
 
 
 def test_a_step_that_fails_meanwhile_ends_its_own_request_alone(engine: LocalEngine, folder: Path) -> None:

@@ -77,6 +77,13 @@ def test_a_single_model_needs_no_name_and_no_body() -> None:
     assert [method for _, method, _ in backend.controls][: len(POSTS) - 1] == list(POSTS[1:])
 
 
+def test_one_model_is_named(client: httpx.Client, backend: FakeBackend) -> None:
+    answer = client.post(f"/admin/pause?model={MODEL}", json={"model": OTHER_MODEL})
+    assert error_of(answer, 400).param == "model"
+    assert not backend.controls
+    assert client.post(f"/admin/pause?model={MODEL}", json={}).json()["model"] == MODEL
+
+
 def test_groups_that_differ(client: httpx.Client, backend: FakeBackend) -> None:
     """The answer says what all of them have reached; an update without a version brings them together."""
     backend.states = [
