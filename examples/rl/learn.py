@@ -1,0 +1,121 @@
+"""Reinforcement learning on one Ray: a decode group answers word problems, and a trainer learns from their checker.
+
+    python examples/rl/learn.py --run-dir runs/rl
+
+For each update the group answers problems several times (rollouts.py), a trainer in an actor of its own replays every
+answer and updates its weights (trainer.py) by a published objective (tracerl.py), and the group gets these weights. The
+log is RUN_DIR/log.jsonl, and the model at the end RUN_DIR/model. A run that was ended goes on after its last update
+when it is started again on the same folder, with the numbers that it would have had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from actors import RayEngine
+from lopa_ray import Config, D2FSettings
+from lopa_ray.engine.base import Engine
+from lopa_ray.execution.model_files import checkpoint_folder
+from rollouts import evaluate, roll_out
+from trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """One run. A run that goes on has the same settings; `updates` may be more."""
+
+    run_dir: str
+    model: str = "demo"
+    updates: int = 100
+    problems: int = 32
+    """Problems per update."""
+    answers: int = 8
+    """Answers per problem."""
+    minibatches: int = 2
+    """Steps of the optimizer per update."""
+    learning_rate: float = 1e-4
+    confidence_threshold: float = 0.5
+    """The decoder's: the lower it is, the more tokens are decided at once."""
+    seed: int = 7
+    """Of training problems and of answers."""
+    eval_every: int = 10
+    """Updates from one evaluation to the next; the first is before any update, and the last after all."""
+    eval_problems: int = 300
+    eval_seed: int = 2
+    """Of the problems in held-out words."""
+    workers: int = 2
+    """Workers of the group, each with a thread; the trainer has as many threads, and computes while they wait."""
+
+    def engine_config(self) -> Config:
+        """The group, and a decoder whose steps can be replayed."""
+        decode = {
+            "decoder": "d2f",
+            "window_attention": "block_causal",
+            "max_new_tokens": 64,
+            "confidence_threshold": self.confidence_threshold,
+        }
+        model = {"path": self.model, "dtype": "float32", "max_num_seqs": 32, "max_model_len": 512}
+        return Config.parse({"model": model, "group": {"num_workers": self.workers}, "decode": decode})
+
+
+class TrainerActor:
+    """Calls of a `Trainer` in an actor."""
+
+    def __init__(self, *arguments: Any) -> None:
+        # It needs no CPU of its own: the workers wait while it computes.
+        self._actor = ray.remote(num_cpus=0)(Trainer).remote(*arguments)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments: ray.get(getattr(self._actor, name).remote(*arguments))
+
+
+def learn(engine: Engine, trainer: Trainer | TrainerActor, config: RunConfig) -> list[dict[str, float]]:
+    """Go on with the run until it has `config.updates` updates, and return the lines of its log, one per update. The
+    first is of update 0, an evaluation alone. Raises ReplayError, and what engines raise."""
+    if (done := len(trainer.log()) - 1) > 0:
+        engine.update_weights(trainer.weights(), version=done)
+    for update in range(done + 1, config.updates + 1):
+        began, line = time.monotonic(), {"update": update}
+        if update:
+            groups = roll_out(engine, config.seed, update, config.problems, config.answers)
+            line |= trainer.update(groups)
+            engine.update_weights(trainer.weights(), version=update)
+        if update % config.eval_every == 0 or update == config.updates:
+            line |= evaluate(engine, config.eval_seed, config.eval_problems)
+        line["minutes"] = (time.monotonic() - began) / 60
+        trainer.save(line)
+        print(json.dumps(line), flush=True)
+    return trainer.log()
+
+
+def main() -> None:
+    """Parse the command line, start group and trainer, and learn."""
+    parser = argparse.ArgumentParser(description="Reinforcement learning on word problems.")
+    for name, default in asdict(RunConfig("runs/rl")).items():
+        parser.add_argument("--" + name.replace("_", "-"), type=type(default), default=default)
+    config = RunConfig(**vars(parser.parse_args()))
+    engine_config = config.engine_config()
+    assert isinstance(engine_config.decode, D2FSettings)
+    with RayEngine.from_config(engine_config) as engine:
+        trainer = TrainerActor(
+            checkpoint_folder(engine_config.model),
+            Path(config.run_dir).resolve(),
+            engine_config.decode.block_size,
+            config.minibatches,
+            config.learning_rate,
+            config.workers,
+        )
+        learn(engine, trainer, config)
+        trainer.export()
+
+
+if __name__ == "__main__":
+    main()
