@@ -21,11 +21,13 @@ from typing import Any
 import ray
 
 from actors import RayEngine
-from lopa_ray import Config, D2FSettings
+from lopa_ray import Config
 from lopa_ray.engine.base import Engine
 from lopa_ray.execution.model_files import checkpoint_folder
-from rollouts import evaluate, roll_out
+from rollouts import Words, evaluate, roll_out
 from trainer import Trainer
+
+BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +37,15 @@ class RunConfig:
     run_dir: str
     model: str = "demo"
     updates: int = 100
-    problems: int = 32
+    problems: int = 24
     """Problems per update."""
     answers: int = 8
     """Answers per problem."""
     minibatches: int = 2
     """Steps of the optimizer per update."""
-    learning_rate: float = 1e-4
-    confidence_threshold: float = 0.5
-    """The decoder's: the lower it is, the more tokens are decided at once."""
+    learning_rate: float = 2e-4
+    words: Words = "held_out"
+    """Of the training problems; see `DRAWN_FROM`."""
     seed: int = 7
     """Of training problems and of answers."""
     eval_every: int = 10
@@ -55,15 +57,16 @@ class RunConfig:
     """Workers of the group, each with a thread; the trainer has as many threads, and computes while they wait."""
 
     def engine_config(self) -> Config:
-        """The group, and a decoder whose steps can be replayed."""
-        decode = {
-            "decoder": "d2f",
-            "window_attention": "block_causal",
-            "max_new_tokens": 64,
-            "confidence_threshold": self.confidence_threshold,
-        }
-        model = {"path": self.model, "dtype": "float32", "max_num_seqs": 32, "max_model_len": 512}
-        return Config.parse({"model": model, "group": {"num_workers": self.workers}, "decode": decode})
+        """The group, and a decoder whose steps can be replayed: each block after the one before it."""
+        decode = {"window_attention": "block_causal", "block_size": BLOCK_SIZE, "block_add_threshold": 1.0}
+        model = {"dtype": "float32", "max_num_seqs": 32, "max_model_len": 512, "prefix_cache": "exact"}
+        return Config.parse(
+            {
+                "model": {"path": self.model, **model},
+                "group": {"num_workers": self.workers},
+                "decode": {"decoder": "d2f", "max_new_tokens": 64, **decode},
+            }
+        )
 
 
 class TrainerActor:
@@ -85,7 +88,7 @@ def learn(engine: Engine, trainer: Trainer | TrainerActor, config: RunConfig) ->
     for update in range(done + 1, config.updates + 1):
         began, line = time.monotonic(), {"update": update}
         if update:
-            groups = roll_out(engine, config.seed, update, config.problems, config.answers)
+            groups = roll_out(engine, config.words, config.seed, update, config.problems, config.answers)
             line |= trainer.update(groups)
             engine.update_weights(trainer.weights(), version=update)
         if update % config.eval_every == 0 or update == config.updates:
@@ -103,12 +106,11 @@ def main() -> None:
         parser.add_argument("--" + name.replace("_", "-"), type=type(default), default=default)
     config = RunConfig(**vars(parser.parse_args()))
     engine_config = config.engine_config()
-    assert isinstance(engine_config.decode, D2FSettings)
     with RayEngine.from_config(engine_config) as engine:
         trainer = TrainerActor(
             checkpoint_folder(engine_config.model),
             Path(config.run_dir).resolve(),
-            engine_config.decode.block_size,
+            BLOCK_SIZE,
             config.minibatches,
             config.learning_rate,
             config.workers,

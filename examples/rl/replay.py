@@ -78,7 +78,9 @@ def log_probabilities(model: Transformer, steps: Steps, block_size: int) -> Tens
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # Written out: on CPUs the backward pass of the fused kernel takes three times as long.
-        (q, q_own), (k, k_own), (v, v_own) = (rows.transpose(0, 1).tensor_split([prompt], 1) for rows in (q, k, v))
+        (q, q_own), (k, k_own), (v, v_own) = (
+            rows.transpose(0, 1).tensor_split([prompt], 1) for rows in (q, k, v)
+        )
         scale = q.shape[-1] ** -0.5
         of_prompt = (q @ k.transpose(1, 2) * scale).softmax(-1) @ v
         to_prompt = (q_own @ k.transpose(1, 2) * scale).unflatten(1, (count, width))

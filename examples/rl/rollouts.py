@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 from lopa_lab.word_problems import Problem, held_out_problems, is_correct, training_problems
+from lopa_lab.word_problems.generator import make_problem
 from lopa_lab.word_problems.told_stories import make_told_problem
 from lopa_ray import GenerationResult, Trajectory
 from lopa_ray.engine.base import Engine
 
-TOLD_SHARE = 0.5
-"""The share of the training problems that are in the grammar's wordings."""
+Words = Literal["trained", "held_out"]
+DRAWN_FROM = {
+    "trained": (0.5, make_told_problem),  # half of the problems in the grammar's wordings
+    "held_out": (1.0, partial(make_problem, held_out_words=True)),
+}
+"""Words of training problems → the share of those that are not in the trained listed wordings, and their source. Of
+problems in held-out words the model was shown no worked answer, and it is shown none here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +30,13 @@ class Group:
     rewards: list[float]
 
 
-def roll_out(engine: Engine, seed: int, update: int, problems: int, answers: int) -> list[Group]:
-    """So many answers, drawn at temperature 1, to each of so many problems. Seed and update alone decide which. No
-    problem is held out or has a held-out wording. Raises what ends a request."""
+def roll_out(
+    engine: Engine, words: Words, seed: int, update: int, problems: int, answers: int
+) -> list[Group]:
+    """So many answers, drawn at temperature 1, to each of so many problems. Seed and update alone decide which. None is
+    a held-out problem, so none is one of `evaluate`. Raises what ends a request."""
     own_seed = seed * 1_000_003 + update
-    stream = training_problems(own_seed, (TOLD_SHARE, make_told_problem))
+    stream = training_problems(own_seed, DRAWN_FROM[words])
     drawn = [(problem, at) for problem in itertools.islice(stream, problems) for at in range(answers)]
     sessions = [
         engine.create_session(p.question, temperature=1.0, seed=own_seed * answers + at, trajectory=True)

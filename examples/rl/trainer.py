@@ -31,7 +31,13 @@ class Trainer:
     """Trains all weights of a model, and counts its updates: the version of the weights."""
 
     def __init__(
-        self, model: Path, run_dir: Path, block_size: int, minibatches: int, learning_rate: float, threads: int
+        self,
+        model: Path,
+        run_dir: Path,
+        block_size: int,
+        minibatches: int,
+        learning_rate: float,
+        threads: int,
     ) -> None:
         """Load the model of the folder `model` in float32, or what `save` left in the folder of the run.
 
@@ -39,7 +45,9 @@ class Trainer:
         """
         torch.set_num_threads(threads)
         self.model = load_model(model, dtype=torch.float32, device="cpu").requires_grad_(True)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), learning_rate, (0.9, 0.98), weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), learning_rate, (0.9, 0.98), weight_decay=0.0
+        )
         self.version = 0
         self.lines: list[dict[str, float]] = []
         self._source, self._run_dir = model, run_dir
@@ -70,7 +78,9 @@ class Trainer:
             if of_answers.any():
                 parts.append(of_group)
         if not differs <= TOLERANCE:
-            raise ReplayError(f"a log-probability differs by {differs:.1e} from the trainer's; allowed: {TOLERANCE}")
+            raise ReplayError(
+                f"a log-probability differs by {differs:.1e} from the trainer's; allowed: {TOLERANCE}"
+            )
         random.Random(self.version).shuffle(parts)
         for first in range(min(self._minibatches, len(parts))):
             self._step([part for of_group in parts[first :: self._minibatches] for part in of_group])
