@@ -4,8 +4,9 @@
 
 For each update the group answers problems several times (rollouts.py), a trainer in an actor of its own replays every
 answer and updates its weights (trainer.py) by a published objective (tracerl.py), and the group gets these weights. The
-log is RUN_DIR/log.jsonl, and the model at the end RUN_DIR/model. A run that was ended goes on after its last update
-when it is started again on the same folder, with the numbers that it would have had.
+log is RUN_DIR/log.jsonl. At the end the model is in RUN_DIR/model, and its evaluations are in RUN_DIR/record.json. A
+run that was ended goes on after its last update when it is started again on the same folder, with the numbers that it
+would have had.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Any
 import ray
 
 from actors import RayEngine
-from lopa_ray import Config
-from lopa_ray.engine.base import Engine
+from lopa_ray import Config, LocalEngine
 from lopa_ray.execution.model_files import checkpoint_folder
 from rollouts import Words, evaluate, roll_out
+from run_record import write_record
 from trainer import Trainer
 
 BLOCK_SIZE = 16
@@ -73,20 +74,25 @@ class TrainerActor:
     """Calls of a `Trainer` in an actor."""
 
     def __init__(self, *arguments: Any) -> None:
-        # It needs no CPU of its own: the workers wait while it computes.
-        self._actor = ray.remote(num_cpus=0)(Trainer).remote(*arguments)
+        # It needs no CPU of its own: the workers wait while it computes. Its threads must not spin while they wait for
+        # each other: where other programs run, a spinning thread takes the time of the one that it waits for.
+        environment = {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE"}}
+        self._actor = ray.remote(num_cpus=0, runtime_env=environment)(Trainer).remote(*arguments)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *arguments: ray.get(getattr(self._actor, name).remote(*arguments))
 
 
-def learn(engine: Engine, trainer: Trainer | TrainerActor, config: RunConfig) -> list[dict[str, float]]:
+def learn(
+    engine: LocalEngine | RayEngine, trainer: Trainer | TrainerActor, config: RunConfig
+) -> list[dict[str, float]]:
     """Go on with the run until it has `config.updates` updates, and return the lines of its log, one per update. The
     first is of update 0, an evaluation alone. Raises ReplayError, and what engines raise."""
     if (done := len(trainer.log()) - 1) > 0:
         engine.update_weights(trainer.weights(), version=done)
     for update in range(done + 1, config.updates + 1):
-        began, line = time.monotonic(), {"update": update}
+        began = time.monotonic()
+        line: dict[str, float] = {"update": update}
         if update:
             groups = roll_out(engine, config.words, config.seed, update, config.problems, config.answers)
             line |= trainer.update(groups)
@@ -105,18 +111,19 @@ def main() -> None:
     for name, default in asdict(RunConfig("runs/rl")).items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(default), default=default)
     config = RunConfig(**vars(parser.parse_args()))
-    engine_config = config.engine_config()
+    run_dir, engine_config = Path(config.run_dir).resolve(), config.engine_config()
     with RayEngine.from_config(engine_config) as engine:
         trainer = TrainerActor(
             checkpoint_folder(engine_config.model),
-            Path(config.run_dir).resolve(),
+            run_dir,
             BLOCK_SIZE,
             config.minibatches,
             config.learning_rate,
             config.workers,
         )
-        learn(engine, trainer, config)
+        lines = learn(engine, trainer, config)
         trainer.export()
+    write_record(lines, asdict(config), run_dir / "record.json")
 
 
 if __name__ == "__main__":

@@ -60,14 +60,9 @@ def steps_of(answers: Sequence[Trajectory], block_size: int, mask_token_id: int)
                 for at, number in enumerate(answer.step_map)
                 if number == step
             ]
-        rows, places, tokens, recorded = zip(*decided, strict=True)
-        yield Steps(
-            prompt,
-            torch.tensor(canvases),
-            torch.tensor([index for index, _ in steps]),
-            *(torch.tensor(column) for column in (rows, places, tokens)),
-            torch.tensor(recorded),
-        )
+        rows, places, tokens, recorded = map(torch.tensor, zip(*decided, strict=True))
+        of_answers = torch.tensor([index for index, _ in steps])
+        yield Steps(prompt, torch.tensor(canvases), of_answers, rows, places, tokens, recorded)
 
 
 def log_probabilities(model: Transformer, steps: Steps, block_size: int) -> Tensor:

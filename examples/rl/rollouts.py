@@ -8,13 +8,13 @@ from functools import partial
 from typing import Literal
 
 from lopa_lab.word_problems import Problem, held_out_problems, is_correct, training_problems
-from lopa_lab.word_problems.generator import make_problem
+from lopa_lab.word_problems.generator import MakeProblem, make_problem
 from lopa_lab.word_problems.told_stories import make_told_problem
 from lopa_ray import GenerationResult, Trajectory
 from lopa_ray.engine.base import Engine
 
 Words = Literal["trained", "held_out"]
-DRAWN_FROM = {
+DRAWN_FROM: dict[Words, tuple[float, MakeProblem]] = {
     "trained": (0.5, make_told_problem),  # half of the problems in the grammar's wordings
     "held_out": (1.0, partial(make_problem, held_out_words=True)),
 }
