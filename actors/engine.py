@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, aclosing
+from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import ray
 
@@ -26,6 +27,7 @@ from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.hub.repository import short_name
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.slot_checksum import SlotChecksum
+from lopa_ray.scheduling.holds import Running
 
 OnPhase: TypeAlias = Callable[[str], object]
 
@@ -106,6 +108,46 @@ class RayEngine(Engine):
 
     def checksums(self) -> list[list[SlotChecksum]]:
         return self._loop.run(self._running.checksums())
+
+    @property
+    def weight_version(self) -> int:
+        """The version of the weights; 0: those that were loaded."""
+        return self._engine.weight_version
+
+    def update_weights(
+        self,
+        source: str | Path | Mapping[str, Any],
+        *,
+        version: int | None = None,
+        running: Running = "wait",
+    ) -> int:
+        """See `AsyncRayEngine.update_weights`."""
+        return self._loop.run(self._running.update_weights(source, version=version, running=running))
+
+    def pause(self, running: Running = "wait") -> None:
+        """See `LocalEngine.pause`."""
+        self._loop.run(self._running.pause(running))
+
+    def resume(self) -> None:
+        self._loop.run(self._running.resume())
+
+    def is_paused(self) -> bool:
+        return self._loop.run(self._running.is_paused())
+
+    def sleep(self, level: int = 1) -> None:
+        """See `LocalEngine.sleep`."""
+        self._loop.run(self._running.sleep(level))
+
+    def wake_up(self) -> None:
+        """See `LocalEngine.wake_up`."""
+        self._loop.run(self._running.wake_up())
+
+    def is_sleeping(self) -> bool:
+        return self._loop.run(self._running.is_sleeping())
+
+    def reset_prefix_cache(self) -> None:
+        """Drop the stored prefixes of prompts, before the next step."""
+        self._loop.run(self._running.reset_prefix_cache())
 
     def close(self) -> None:
         """End the group, and Ray if the last engine started it; requests in flight fail with WorkerLostError."""

@@ -41,7 +41,8 @@ class GroupFailover:
         self._config = config
         self._name = name
         self._runner_factory = runner_factory
-        self._resized: int | None = None  # the number of workers of the last `resize`
+        self.standing: dict[str, tuple[Any, ...]] = {}
+        """Calls of the master, with their arguments, that a next group gets as well."""
         self._create_master()
 
     def _create_master(self) -> None:
@@ -82,10 +83,11 @@ class GroupFailover:
     async def resize(self, num_workers: int) -> None:
         """See `Master.resize`. A group that takes the place of this one will have as many workers."""
         await self.call("resize", num_workers)
-        self._resized = num_workers
+        self.standing["resize"] = ("resize", num_workers)
 
     async def replace(self, loss: LopaError) -> None:
-        """Start another group, of the size that was asked for last. Raises WorkerLostError, which names `loss` too."""
+        """Start another group, with the weights, of the size and in the state that were asked for last. Raises
+        WorkerLostError, which names `loss` too."""
         timeout_s = self._config.group.start_timeout_s
         failure: Exception | None = None
         try:
@@ -95,8 +97,8 @@ class GroupFailover:
                         self.kill()
                         self._create_master()
                         await self._start()
-                        if self._resized is not None:
-                            await self.resize(self._resized)
+                        for standing in self.standing.values():
+                            await self.call(*standing)
                         return
                     except WorkerLostError as error:
                         failure = error

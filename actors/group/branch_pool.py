@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, cast
 
@@ -16,6 +17,8 @@ from lopa_ray.protocol.forward_costs import ForwardCosts
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.step_report import StepReport
+
+logger = logging.getLogger("lopa.group")
 
 
 class BranchPool:
@@ -129,6 +132,22 @@ class BranchPool:
     async def check_alive(self) -> None:
         """Raises WorkerLostError if a worker is lost. For an idle group, which has no step that would show it."""
         await self._gather(RPCBatch({worker: worker.call("ping") for worker in self.workers}), "answer")
+
+    async def change(self, call: Callable[[WorkerHandle], tuple[Any, ...]]) -> None:
+        """Call all workers between steps, and remove those that fail; the others enter another epoch then. Raises
+        WorkerLostError if none is left."""
+        pending = RPCBatch({worker: call(worker) for worker in self.workers})
+        await pending.wait(self._group.start_timeout_s)
+        failed = {worker: errors[0] for worker, _, errors in pending.results() if errors}
+        failed |= dict.fromkeys(pending.unanswered(), TimeoutError("it did not answer in time"))
+        self.intact = False
+        self.lost_workers += len(failed)
+        self.remove_workers(failed)
+        reasons = "; ".join(str(cause_of("a worker", "load the model", error)) for error in failed.values())
+        if not self.workers:
+            raise WorkerLostError(f"no worker is left: {reasons}")
+        if failed:
+            logger.warning(f"workers are replaced: {reasons}")
 
     async def forward_costs(self) -> ForwardCosts:
         """The costs of a forward of the first worker; the others wait, and are taken to be alike."""

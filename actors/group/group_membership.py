@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import ray
 
-from actors.calls.worker_handle import WorkerInfo
+from actors.calls.actor_errors import cause_of, is_death
+from actors.calls.worker_handle import WorkerHandle, WorkerInfo
 from actors.group.branch_pool import BranchPool
 from actors.group.pending_workers import PendingWorkers
 from actors.group.start_phases import StartPhases
+from actors.workers.node_weights import NodeWeights
 from actors.workers.worker_factory import WorkerFactory
-from lopa_ray.errors import LopaError, TransferError, WorkerLostError
+from lopa_ray.errors import LopaError, ProtocolError, TransferError, WorkerLostError
+from lopa_ray.model.checkpoint.weight_source import WeightSource
 from lopa_ray.scheduling.recovery import change_epoch
 from lopa_ray.scheduling.scheduler import Scheduler
 
@@ -32,6 +36,8 @@ class GroupMembership:
         self._factory = factory
         self._on_change = on_change
         self._start_timeout_s = group.start_timeout_s
+        self._staged: tuple[WeightSource, NodeWeights] | None = None
+        self._level = 1  # of the last `sleep`
 
     async def start(self, scheduler: Scheduler, phases: StartPhases) -> WorkerInfo:
         """Create the workers, and enter the first epoch with workers that have loaded the model; the others join as
@@ -100,6 +106,61 @@ class GroupMembership:
                 pending.record_joined()
         finally:
             pending.set_target(self.target - len(pool))
+
+    # Weights
+
+    async def stage(self, source: WeightSource) -> None:
+        """Have all workers stage weights, while they compute steps. Raises CheckpointError and what else one of them
+        raises; a worker that is lost is left to the next step."""
+        staged = self._staged = source, self._factory.weights.of(source)
+        shards = [shard for worker in self.pool.workers for shard in worker.shards]
+        calls = [asyncio.ensure_future(staged[1].stage(shard)) for shard in shards]
+        done, late = await asyncio.wait(calls, timeout=self._start_timeout_s)
+        errors = [error for call in done if (error := call.exception()) is not None]
+        errors += [TimeoutError(f"no answer within {self._start_timeout_s:g} s")] * len(late)
+        for error in errors:
+            if not is_death(error):
+                raise cause_of("a worker", "load the model", error)
+        if len(errors) == len(shards):
+            raise WorkerLostError("all workers were lost while they staged weights")
+        if self._staged is not staged:
+            raise ProtocolError("the update was given up")
+
+    def discard(self) -> None:
+        """Drop what is staged."""
+        for worker in self.pool.workers if self._staged is not None else ():
+            worker.call("discard")
+        self._staged = None
+
+    async def commit(self) -> None:
+        """Between steps: all workers have the staged weights from now on. Those that fail are replaced, as those that
+        are still loading others. Raises WorkerLostError if none is left."""
+        assert self._staged is not None
+        source, weights = self._staged
+        self._staged = None
+        self._factory.use(source, weights)
+        self.pending.set_target(0)
+        await self._change(lambda worker: worker.call("commit_weights", source.version))
+
+    async def sleep(self, level: int) -> None:
+        """Between steps; see `LocalEngine.sleep`. Raises WorkerLostError if no worker is left."""
+        self._level = level
+        if level == 2:
+            self._factory.use(self._factory.source, self._factory.weights.of(self._factory.source))
+        await self.pool.change(lambda worker: worker.call("sleep", level))
+
+    async def wake_up(self) -> None:
+        """Between steps. Raises WorkerLostError if no worker is left."""
+        if self._level == 2:
+            await self._change(lambda worker: (asyncio.ensure_future(self._factory.load_model(worker)),))
+        else:
+            await self._change(lambda worker: worker.call("call_runner", "wake_up"))
+
+    async def _change(self, call: Callable[[WorkerHandle], tuple[Any, ...]]) -> None:
+        try:
+            await self.pool.change(call)
+        finally:
+            self.pending.set_target(self.target - len(self.pool))
 
     def close(self) -> None:
         self.pending.set_target(0)

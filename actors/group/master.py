@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any
 
 from ray.util.placement_group import PlacementGroup
 
@@ -32,9 +33,11 @@ from lopa_ray.errors import (
     WorkerMemoryError,
 )
 from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.model.checkpoint.weight_source import WeightSource
 from lopa_ray.protocol.events import RequestEvent, StepEvents
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.step_report import StepTiming
+from lopa_ray.scheduling.holds import Hold, Running
 from lopa_ray.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger("lopa.group")
@@ -63,6 +66,7 @@ class Master:
         self._published: asyncio.Queue[StepEvents] = asyncio.Queue()
         self._failed_steps = 0
         self._out_of_memory_steps = 0
+        self._boundary = asyncio.Event()  # a step has ended
 
     def __repr__(self) -> str:
         return f"{self._name}/master"
@@ -78,6 +82,7 @@ class Master:
         phases = StartPhases()
         self._config = spec.config
         self.scheduler = Scheduler.from_config(spec.config)
+        self.scheduler.weight_version = spec.weights.version
         factory = WorkerFactory(spec, runner_factory, reserved, self._name)
         self.membership = GroupMembership(factory, self._work_arrived.set)
         info = await self.membership.start(self.scheduler, phases)
@@ -124,11 +129,81 @@ class Master:
             self._autoscaling.resize(num_workers)
         self.membership.resize(num_workers)
 
-    async def checksums(self) -> list[list[SlotChecksum]]:
-        """Checksums per worker and slot, once the group started. Raises ProtocolError while requests are in flight."""
+    # Weights and memory. These raise WorkerLostError, as all calls of a lost group do, if no worker is left.
+
+    async def prepare_weights(self, source: WeightSource, running: Running) -> None:
+        """Stage weights, and `hold` for them. Raises CheckpointError, SettingsError and what else a worker raises, and
+        ProtocolError if the hold is released meanwhile."""
         await self._started.wait()
-        if self.scheduler.busy:
-            raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
+        try:
+            await self.membership.stage(source)
+            await self.hold("update", running)
+        except BaseException:
+            self.membership.discard()
+            raise
+
+    async def commit_weights(self, version: int) -> None:
+        """Compute with the staged weights from now on; nothing to do for a group that was started with them."""
+        await self._started.wait()
+        if self.scheduler.weight_version != version:
+            await self._between_steps(self.membership.commit())
+            self.scheduler.weight_version = version
+        await self.release("update")
+
+    async def sleep(self, level: int) -> None:
+        """See `LocalEngine.sleep`."""
+        await self.hold("sleep", "keep")
+        await self._between_steps(self.membership.sleep(level))
+
+    async def wake_up(self) -> None:
+        if "sleep" in self.scheduler.holds.reached:
+            await self._between_steps(self.membership.wake_up())
+        await self.release("sleep")
+
+    async def _between_steps(self, change: Coroutine[Any, Any, None]) -> None:
+        """Under a hold. Requests that have begun get their K/V computed anew."""
+        async with self._workers_lock:
+            self.scheduler.suspend()
+            try:
+                await change
+            except WorkerLostError as error:
+                self._end(error)
+                raise
+
+    async def hold(self, reason: Hold, running: Running) -> None:
+        """See `Scheduler.hold`; returns when it is reached. Raises ProtocolError if it is released meanwhile."""
+        await self._started.wait()
+        self.scheduler.hold(reason, running)
+        self._work_arrived.set()
+        while not self.scheduler.is_held(reason):
+            if self._broken is not None:
+                raise self._broken
+            if reason not in self.scheduler.holds:
+                raise ProtocolError(f"{reason} was given up")
+            self._boundary.clear()
+            await self._boundary.wait()
+
+    async def release(self, reason: Hold) -> None:
+        if reason == "update":
+            self.membership.discard()
+        self.scheduler.holds.remove(reason)
+        self._work_arrived.set()
+        self._boundary.set()
+
+    async def reset_prefix_cache(self) -> None:
+        """Drop stored prefixes before the next step, as a change of membership does."""
+        await self._started.wait()
+        self.membership.pool.intact = False
+        self._work_arrived.set()
+
+    async def checksums(self) -> list[list[SlotChecksum]]:
+        """Checksums per worker and slot, once the group started. Raises ProtocolError while requests are in flight, and
+        while the group sleeps."""
+        await self._started.wait()
+        if self.scheduler.busy or "sleep" in self.scheduler.holds:
+            raise ProtocolError(
+                "checksums are compared while the group is idle; requests are in flight, or it sleeps"
+            )
         async with self._workers_lock:
             return await self.membership.pool.checksums()
 
@@ -163,8 +238,8 @@ class Master:
         while self._broken is None:
             try:
                 await self._wait_for_work()
-                self._step_began = time.monotonic()
                 async with self._workers_lock:
+                    self._step_began = time.monotonic()
                     await self.step()
                 self._repeats = self._failed_steps = 0
             except Exception as error:
@@ -172,6 +247,7 @@ class Master:
                 self.handle(error)
             finally:
                 self._step_began = None
+                self._boundary.set()
 
     def handle(self, error: Exception) -> None:
         # The next step begins with a change of membership.
@@ -199,7 +275,7 @@ class Master:
             self._abort(culprit, error)
 
     async def _wait_for_work(self) -> None:
-        while not self.scheduler.busy and not self.membership.change_due:
+        while not self.scheduler.busy and not self._change_due:
             self._work_arrived.clear()
             try:
                 await asyncio.wait_for(self._work_arrived.wait(), IDLE_CHECK_S)
@@ -207,9 +283,14 @@ class Master:
                 async with self._workers_lock:
                     await self.membership.pool.check_alive()
 
+    @property
+    def _change_due(self) -> bool:
+        """A group that sleeps stays as it is."""
+        return self.membership.change_due and "sleep" not in self.scheduler.holds.reached
+
     async def step(self) -> None:
         """Send the steps that may be in flight, process the oldest. Raises why one failed; the next call repeats it."""
-        if not self._in_flight and self.membership.change_due:
+        if not self._in_flight and self._change_due:
             await self.membership.change(self.scheduler)
         if self.scheduler.lacks_costs and not self._in_flight:
             self.scheduler.set_costs(await self.membership.pool.forward_costs())
@@ -227,7 +308,7 @@ class Master:
             if cause is error:
                 raise
             raise cause from error
-        if not self.scheduler.busy or self.membership.change_due:
+        if not self.scheduler.busy or self._change_due:
             self._publish()
 
     def _send_steps(self) -> None:
@@ -235,7 +316,7 @@ class Master:
         pool = self.membership.pool
         if not self._in_flight:
             self._in_flight.send(pool, self.scheduler.plan)
-        if self._in_flight and not self.membership.change_due:
+        if self._in_flight and not self._change_due:
             self._in_flight.send(pool, self.scheduler.plan_overlapped)
 
     async def _process_step(self) -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,10 @@ from actors.calls.worker_handle import RunnerFactory, WorkerInfo
 from actors.steps.step_thread import StepAddress, StepThread
 from actors.transfer.rendezvous import Rendezvous
 from lopa_ray.errors import ProtocolError
+from lopa_ray.execution.device import give_memory_back
 from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.model.checkpoint.weight_source import WeightSource
 from lopa_ray.protocol.forward_costs import ForwardCosts
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.step_report import StepReport
@@ -26,10 +29,13 @@ from lopa_ray.protocol.step_report import StepReport
 if TYPE_CHECKING:
     from actors.workers.weight_chunks import WeightChunk
     from lopa_ray.execution.launched_step import LaunchedStep
+    from lopa_ray.model.mask_predictor import MaskPredictor
 
 logger = logging.getLogger("lopa.group")
 
 HEALTH = "health"  # the concurrency group of `ping`: it is answered in a thread of its own
+
+STAGING = "staging"  # that of calls which stage weights: steps go on meanwhile
 
 
 class BranchWorker:
@@ -51,6 +57,7 @@ class BranchWorker:
         self._shard = shard
         # Shards wait for all collectives together, so the report of a step would wait for the next step.
         self._overlaps = bool(spec.config.overlap) and not sharded
+        self._staged: tuple[ModelSpec, MaskPredictor] | None = None
         self._epoch = 0
         self._steps: StepThread | None = None
 
@@ -82,11 +89,16 @@ class BranchWorker:
         """Have the checkpoint's files on this node. Raises CheckpointError."""
         download_weights(self._spec.config.model)
 
-    def read_weights(self) -> Iterator[WeightChunk]:
-        """Read the weights for all workers on this node. Raises CheckpointError."""
+    def read_weights(self, source: WeightSource | None = None) -> Iterator[WeightChunk]:
+        """Read the weights for all workers on this node, or those of `source`. Raises CheckpointError."""
         from actors.workers.weight_chunks import to_chunks
 
-        yield from to_chunks(self._loader.load_weights(self._spec, "cpu"))
+        yield from to_chunks(self._loader.load_weights(self._fetched(source or self._spec.weights), "cpu"))
+
+    def _fetched(self, source: WeightSource) -> ModelSpec:
+        from actors.workers.weight_chunks import fetched
+
+        return replace(self._spec, weights=fetched(source))
 
     def resolve_auto(self) -> ModelSpec:
         """The model with auto replaced by what is measured here. Raises SettingsError."""
@@ -102,8 +114,46 @@ class BranchWorker:
 
         weights = None if chunks is None else from_chunks(chunks)
         build_runner = self._runner_factory or self._loader.build_runner
-        self._runner = build_runner(self._spec, weights, self._tp_group)
+        spec = self._fetched(self._spec.weights) if weights is None else self._spec
+        self._runner = build_runner(spec, weights, self._tp_group)
         return WorkerInfo(self._runner.vocabulary, self._runner.position_bytes * self._tp_group.size)
+
+    @ray.method(concurrency_group=STAGING)
+    def stage(self, chunks: Sequence[Any] | None, source: WeightSource) -> None:
+        """Make the model with the weights of `source`, or of the chunks that have them, beside the one that computes.
+        Raises CheckpointError."""
+        import torch
+
+        from actors.workers.weight_chunks import from_chunks
+
+        torch.set_num_threads(self._spec.config.group.threads)  # of this thread
+        weights = None if chunks is None else from_chunks(chunks)
+        spec = self._fetched(source) if weights is None else self._spec
+        model = self._loader.build_model(spec, weights, self._tp_group)
+        self._staged = replace(self._spec, weights=source), model
+
+    def discard(self) -> None:
+        """Drop what is staged."""
+        self._staged = None
+
+    def commit_weights(self, version: int) -> None:
+        """Compute with the staged model from now on, or load its weights after a `sleep` of level 2. Between steps.
+        Raises ProtocolError if another version is staged, or none."""
+        staged, self._staged = self._staged, None
+        if staged is None or staged[0].weights.version != version:
+            raise ProtocolError(f"weights of version {version} are not staged here")
+        self._spec, model = staged
+        if hasattr(self, "_runner"):
+            with self._guarded():
+                self._runner.use_model(model)
+
+    def sleep(self, level: int) -> None:
+        """See `LocalEngine.sleep`. After level 2 it needs `load_model`, after level 1 `BranchRunner.wake_up`."""
+        if level == 2:
+            vars(self).pop("_runner", None)
+        elif hasattr(self, "_runner"):
+            self.call_runner("sleep")
+        give_memory_back()
 
     def warm_up(self, shards: Rendezvous) -> None:
         """Compile the layers together with the other shards, in an epoch of its own. Raises TransferError."""

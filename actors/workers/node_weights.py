@@ -13,8 +13,10 @@ import ray
 from ray.exceptions import ObjectLostError
 
 from actors.calls.worker_handle import WorkerInfo
+from actors.workers.branch_worker import STAGING
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.execution.model_files import is_on_hub
+from lopa_ray.model.checkpoint.weight_source import AT_START, WeightSource
 
 STORE_SHARE = 0.75  # maximum share of a node's object store for a copy; the rest is for other objects
 
@@ -31,17 +33,33 @@ class _NodeState:
 class NodeWeights:
     """The copies of one group's weights. For the master's event loop."""
 
-    def __init__(self, config: ExecutionConfig) -> None:
-        """The only actor of a group reads for itself, because a shared copy would need more memory."""
+    def __init__(self, config: ExecutionConfig, source: WeightSource = AT_START) -> None:
+        """The only actor of a group reads for itself, because a shared copy would need more memory. `source`: whose
+        weights they are, for workers that compute with others (see `stage`)."""
+        self._config, self._source = config, source
         self.shared = config.group.max_actors > 1
-        self._random = config.model.load_format == "dummy"  # drawing them in the worker is faster than a copy
+        # Drawing them in the worker is faster than a copy.
+        self._random = config.model.load_format == "dummy" and source == AT_START
         self._on_hub = is_on_hub(config.model)
         self._nodes: dict[str, _NodeState] = {}
 
+    def of(self, source: WeightSource) -> NodeWeights:
+        """For other weights of the same model."""
+        other = NodeWeights(self._config, source)
+        other.shared = self.shared
+        return other
+
+    async def stage(self, worker: Any) -> None:
+        """Have a worker's actor stage its model or shard. Raises as `load`."""
+        await self._load(worker, worker.stage, self._source)
+
     async def load(self, worker: Any) -> WorkerInfo:
         """Have a worker's actor load its model or shard. Raises what it raises, as ObjectLostError for a lost copy."""
+        return cast(WorkerInfo, await self._load(worker, worker.load_model))
+
+    async def _load(self, worker: Any, load: Any, *source: WeightSource) -> Any:
         if self._random or not (self.shared or self._on_hub):
-            return cast(WorkerInfo, await worker.load_model.remote(None))
+            return await load.remote(None, *source)
         node_id, needed = await worker.node_and_weight_bytes.remote()
         node = self._nodes.setdefault(node_id, _NodeState())
         shares = self.shared and _fits_object_store(node_id, needed)
@@ -50,13 +68,14 @@ class NodeWeights:
                 await worker.download_weights.remote()
                 node.downloaded = True
             if shares and node.chunks is None:
-                reading = worker.read_weights.options(num_returns="streaming").remote()
+                group = {"concurrency_group": STAGING} if source else {}
+                reading = worker.read_weights.options(num_returns="streaming", **group).remote(*source)
                 chunks = [chunk async for chunk in reading]
                 await reading.completed()  # raises the exception of the reading worker
                 node.chunks = chunks
             copy = node.chunks if shares else None
         try:
-            return cast(WorkerInfo, await worker.load_model.remote(copy))
+            return await load.remote(copy, *source)
         except ObjectLostError:
             node.chunks = None
             raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy.typing as npt
 import ray
 import torch
 
-from lopa_ray.model.weights import Weights
+from lopa_ray.model.checkpoint.weight_source import WeightSource
+from lopa_ray.model.weights import Weights, host_copies
 
 WeightChunk: TypeAlias = list[tuple[str, torch.dtype, tuple[int, ...], npt.NDArray[np.uint8]]]
 """Some parameters: name, type, shape and bytes."""
@@ -41,3 +43,20 @@ def from_chunks(chunks: Sequence[Any]) -> Weights:
                 # The array is meant to be read-only: all workers of the node map it.
                 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
                 yield name, torch.from_numpy(raw).view(dtype).view(shape)
+
+
+def put_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Put tensors, [...] in any dtype, into Ray's object store; returns name → reference to the chunk that has it.
+    Raises as `host_copies`."""
+    chunks = ((ray.put(chunk), chunk) for chunk in to_chunks(host_copies(tensors)))
+    return {name: reference for reference, chunk in chunks for name, *_ in chunk}
+
+
+def fetched(source: WeightSource) -> WeightSource:
+    """`source` with tensors in the place of references (see `put_tensors`), in the memory of this node's store."""
+    references = source.tensors
+    chunks = ((reference, from_chunks([reference])) for reference in dict.fromkeys(references.values()))
+    tensors = {
+        name: tensor for reference, chunk in chunks for name, tensor in chunk if references[name] == reference
+    }
+    return replace(source, tensors=tensors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -11,11 +12,12 @@ from ray.util.placement_group import PlacementGroup
 
 from actors.calls.worker_handle import RunnerFactory, WorkerHandle, WorkerInfo
 from actors.transfer.rendezvous import RendezvousStore
-from actors.workers.branch_worker import HEALTH, BranchWorker
+from actors.workers.branch_worker import HEALTH, STAGING, BranchWorker
 from actors.workers.node_weights import NodeWeights
 from actors.workers.placement import Allocation, BundleAllocator, actor_options
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.model.checkpoint.weight_source import WeightSource
 
 
 class WorkerFactory:
@@ -39,14 +41,24 @@ class WorkerFactory:
         self._warm_ups = 0
         self._resolved: ModelSpec | None = None  # without `auto`: values that the first worker measured
         self._resolving = asyncio.Lock()
-        self.weights = NodeWeights(config)
+        self.weights = NodeWeights(config, spec.weights)
+
+    def use(self, source: WeightSource, weights: NodeWeights) -> None:
+        """Workers load these weights from now on."""
+        self.weights, self._spec = weights, replace(self._spec, weights=source)
+        if self._resolved is not None:
+            self._resolved = replace(self._resolved, weights=source)
+
+    @property
+    def source(self) -> WeightSource:
+        return self._spec.weights
 
     def create(self) -> WorkerHandle:
         """A new worker without a model. Ray places it when there is room."""
         allocation = self._allocator.allocate()
         name = next(self._names)
         actor: Any = ray.remote(  # type: ignore[call-overload]  # Ray's types lack the option
-            concurrency_groups={HEALTH: 1}
+            concurrency_groups={HEALTH: 1, STAGING: 1}
         )(BranchWorker)
         remote = actor.options(**actor_options(self.config), **allocation.options)
         shards = range(self.config.group.tensor_parallel_size)

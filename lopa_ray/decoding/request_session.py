@@ -56,6 +56,7 @@ class RequestSession(ABC):
         self.forwards = 0
         self.finish_reason: FinishReason | None = None if max_new_tokens else "length"
         self._pending_plan: Plan | None = None
+        self._weight_version = 0
 
     # What a kind of requests provides
 
@@ -128,7 +129,7 @@ class RequestSession(ABC):
         self.forwards += len(ordered)
         outcome = self._advance(plan, ordered)
         self.finish_reason = self._finish_reason()
-        return replace(outcome, finish_reason=self.finish_reason)
+        return replace(outcome, finish_reason=self.finish_reason, weight_version=self._weight_version)
 
     def _check_scores(self, plan: Plan, reports: Sequence[BranchReport]) -> None:
         if np.isnan(np.concatenate([report.scores for report in reports])).any():
@@ -136,6 +137,10 @@ class RequestSession(ABC):
                 f"the model's scores in step {plan.step} are NaN; its weights are broken, or its "
                 "activations exceed the dtype: use bfloat16 or float32"
             )
+
+    def use_weights(self, version: int) -> None:
+        """The next steps are computed by weights of this version: earlier reports say nothing certain of theirs."""
+        self._weight_version = version
 
     def export_state(self) -> bytes:
         """The state that steps have changed, for `with_state`; the same before and after the next step is planned."""

@@ -78,7 +78,7 @@ class ResultBuilder:
         self.finish_reason = outcome.finish_reason
         step = trace_step(plan, outcome)
         if self._trajectory is not None:
-            self._trajectory.add_step(plan, step)
+            self._trajectory.add_step(plan, step, outcome.weight_version)
         if self._with_trace:
             self._trace.append(step)
         return step

@@ -78,11 +78,14 @@ class Trajectory:
     """Whether the rule took every token from one state of one branch: not with forks that compete, a draft of the
     answer, drafts that need not be exact, and drafts of one pass that another accepts (decoder s2d2)."""
     weight_version: int
-    """The version of the weights; 0: those that were loaded."""
+    """The version of the weights in the last step; 0: those that were loaded."""
     seed: int
     decoder: str
     settings: dict[str, Any]
     """The settings that are not defaults; of exact drafts those of one branch, which decode the same."""
+    weight_versions: list[int | None] | None = None
+    """The version of the weights that decided each token, unless all have `weight_version`; null for a token that the
+    request gives."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -109,7 +112,8 @@ class TrajectoryBuilder:
     def __init__(self, session: DecodeSession) -> None:
         self._session = session
         self._decided: dict[int, _Decided] = {}  # by position
-        self._rule_steps = 0
+        self._versions: list[int] = []  # of the weights, by rule step
+        self._version = 0  # in the last step
         self._blocks: tuple[BlockView, ...] = ()
         self._on_policy = self._is_of_one_branch and not session.draft
 
@@ -121,19 +125,19 @@ class TrajectoryBuilder:
             return True
         return s.is_verified and s.acceptance == "exact"
 
-    def add_step(self, plan: Plan, step: TraceStep) -> None:
-        winner = plan.branches[step.winner]
+    def add_step(self, plan: Plan, step: TraceStep, weight_version: int) -> None:
+        winner, self._version = plan.branches[step.winner], weight_version
 
         def decide(number: int, decision: Decision) -> _Decided:
             position = decision.position if decision.position <= winner.causal_stop else 0
-            at = self._rule_steps + number, position
+            at = len(self._versions) + number, position
             before = self._decided.get(decision.position)
             replaced = () if before is None else (*before.replaced, (before.step, before.decision.token))
             # A fork may fill what the same pass has masked: no forward sees that mask.
             return _Decided(at, decision, tuple(edit for edit in replaced if edit[0] != at))
 
         step.update(self._decided, decide)
-        self._rule_steps += len(step.rule_steps)
+        self._versions += [weight_version] * len(step.rule_steps)
         self._blocks = step.blocks
         scoring = winner.scoring
         self._on_policy &= not (isinstance(scoring, ChooseTokens) and isinstance(scoring.memory, Drafted))
@@ -147,6 +151,7 @@ class TrajectoryBuilder:
         number = {step: at for at, step in enumerate(sorted(steps), 1)}
         step_map = [0 if one is None else number[one.step] for one in decided]
         of_tokens = [decided[at] for at in offsets]
+        versions = [None if one is None else self._versions[max(one.step[0], 1) - 1] for one in of_tokens]
         blocks = [at for at, view in enumerate(self._views) for _ in range(max(first, view.start), view.stop)]
         if isinstance(settings, BranchSettings) and self._is_of_one_branch:
             settings = settings.of_one_branch()
@@ -170,7 +175,8 @@ class TrajectoryBuilder:
             ],
             replay=ReplayedAnswer(list(canvas), step_map, stop),
             on_policy=self._on_policy,
-            weight_version=0,
+            weight_version=self._version,
+            weight_versions=None if {*versions} <= {None, self._version} else versions,
             seed=settings.seed,
             decoder=settings.decoder,
             settings={

@@ -6,11 +6,13 @@ Torch is imported where a device is used: engines and masters on Ray read a devi
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import platform
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -166,3 +168,16 @@ DEVICES = {
         unavailable_reason=npu.unavailable_reason,
     ),
 }
+
+
+def give_memory_back() -> None:
+    """Return the memory that this process has freed, on the host and on an accelerator."""
+    import torch
+
+    gc.collect()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()
+    with suppress(
+        AttributeError, OSError
+    ):  # glibc alone has it, and keeps what is freed below what is in use
+        ctypes.CDLL(None).malloc_trim(0)

@@ -89,6 +89,19 @@ class KVCache:
         self.last_commit = [0] * num_slots
         """The step of the last commit that was carried out in each slot."""
 
+    def release(self) -> None:
+        """Free the memory of K/V, until `allocate`. Slots have to be empty."""
+        self.data.untyped_storage().resize_(0)
+
+    @property
+    def is_released(self) -> bool:
+        return not self.data.untyped_storage().nbytes()
+
+    def allocate(self) -> None:
+        """Raises RuntimeError without the memory."""
+        self.data.untyped_storage().resize_(self.data.numel() * self.data.itemsize)
+        self.data.zero_()
+
     def reset(self, slot: int, request_id: int | None) -> None:
         self.request_ids[slot] = request_id
         self.committed[slot] = ()

@@ -18,8 +18,10 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_graphs import graph_refusal
 from lopa_ray.kernels.operators import triton_works
 from lopa_ray.kernels.slot_attention import PART_KEYS
+from lopa_ray.model.checkpoint.weight_source import AT_START
 from lopa_ray.model.implementation import check_positions, implementation_of
 from lopa_ray.model.linear import pack
+from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Spans, StepPlan
@@ -43,13 +45,13 @@ def load_weights(
     """The parameters of the model, or of a shard, in `spec.dtype` on `device`, one by one. Raises CheckpointError."""
     model = spec.config.model
     implementation = implementation_of(spec.model, spec.dtype, device, tp_group)
-    if model.load_format == "dummy":
+    if model.load_format == "dummy" and spec.weights == AT_START:
         return implementation.random_weights(seed=0)
-    return implementation.read_weights(
-        checkpoint_folder(model, weights=True),
-        lora=adapter_folder(model),
-        draft_adapter=draft_adapter_folder(model, weights=True),
-    )
+    source, lora = spec.weights, adapter_folder(model)
+    if lora is not None and source.folder is None:
+        source = replace(source, loras=(lora, *source.loras))
+    folder, draft_adapter = checkpoint_folder(model, weights=True), draft_adapter_folder(model, weights=True)
+    return implementation.read_weights(folder, source, draft_adapter=draft_adapter)
 
 
 def resolve_auto(spec: ModelSpec) -> ModelSpec:
@@ -71,15 +73,12 @@ def resolve_auto(spec: ModelSpec) -> ModelSpec:
     return replace(spec, config=spec.config.replace(model=model.replace(attention=name)))
 
 
-def build_runner(
+def build_model(
     spec: ModelSpec, weights: Weights | None = None, tp_group: TensorParallelGroup = SINGLE_SHARD
-) -> BranchRunner:
-    """The runner of a model, or of the shard that `tp_group` names. `weights`, of the whole model, are loaded if they
-    are not given. Raises CheckpointError or SettingsError."""
-    spec = resolve_auto(spec)
-    model = spec.config.model
-    device = DEVICES[model.device]
-    torch_device = device.torch_device()
+) -> MaskPredictor:
+    """The model of a spec in which nothing is auto, or the shard that `tp_group` names. `weights`, of the whole model,
+    are loaded if they are not given. Raises CheckpointError or SettingsError."""
+    torch_device = DEVICES[spec.config.model.device].torch_device()
     implementation = implementation_of(spec.model, spec.dtype, torch_device, tp_group)
     are_shared = weights is not None
     if weights is None:
@@ -89,6 +88,16 @@ def build_runner(
     loaded = implementation.build_model(weights)
     if not are_shared:  # packed weights are a process's own
         pack(loaded)
+    return loaded
+
+
+def build_runner(
+    spec: ModelSpec, weights: Weights | None = None, tp_group: TensorParallelGroup = SINGLE_SHARD
+) -> BranchRunner:
+    """The runner of a model; see `build_model`. Raises CheckpointError or SettingsError."""
+    spec = resolve_auto(spec)
+    model, loaded = spec.config.model, build_model(spec, weights, tp_group)
+    device = DEVICES[model.device]
     check_positions(loaded, model.max_model_len)
     runner = BranchRunner(
         loaded,

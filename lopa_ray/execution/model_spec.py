@@ -20,6 +20,7 @@ from lopa_ray.execution.model_files import (
     pin_model,
 )
 from lopa_ray.model.checkpoint.config_files import draft_head_shape, draft_widths, load_config
+from lopa_ray.model.checkpoint.weight_source import AT_START, WeightSource
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.config_json.special_tokens import MissingMaskTokenError
 from lopa_ray.model.model_config import ModelConfig
@@ -40,6 +41,7 @@ class ModelSpec:
 
     config: ExecutionConfig  # with pinned names (see `pin_model`) and the dtype that auto stands for
     model: ModelConfig
+    weights: WeightSource = AT_START
 
     @classmethod
     def read(cls, config: ExecutionConfig) -> Self:

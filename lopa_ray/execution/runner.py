@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lopa_ray.execution.attention import AttentionBackend, PackedAttention
 from lopa_ray.execution.canvas_attention import default_attention
@@ -58,7 +59,6 @@ class BranchRunner:
         memory."""
         config = model.config
         self.attention = attention or default_attention(config)
-        self.model = model
         self.device, dtype = model.embed.weight.device, model.embed.weight.dtype
         self.cache = KVCache(model.shard_config, max_num_seqs, max_model_len, dtype, self.device)
         ids = config.mask_token_id, config.eos_token_id, config.stop_token_ids
@@ -72,10 +72,6 @@ class BranchRunner:
             has_draft_head=model.draft_head is not None,
             routing_block=config.routing_block,
         )
-        self._lm_head = LMHead(model)
-        self._inputs = TokenInputs(model)
-        if isinstance(model, CanvasModel):
-            self._inputs = SelfConditioning(model, self.cache)
         self.packing_options = PackingOptions(
             capacity=max_model_len,
             heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,
@@ -85,13 +81,43 @@ class BranchRunner:
         )
         self._probe = torch.zeros(1, device=self.device)  # there before memory can be short
         self.slots = Slots(self.cache)
+        self._capture: CudaCapture | None = None
+        self.use_model(model)
+
+    def use_model(self, model: MaskPredictor) -> None:
+        """Compute with this model from the next step on, of the same configuration. Slots and stored prefixes are
+        dropped, and captured steps are captured again."""
+        self.model = model
+        self._lm_head = LMHead(model)
+        self._inputs = TokenInputs(model)
+        if isinstance(model, CanvasModel):
+            self._inputs = SelfConditioning(model, self.cache)
         self._graphs: StepGraphs | None = None
+        self.slots.reconcile({}, ())
+        if self._capture is not None and not self.cache.is_released:
+            self.capture_graphs(self._capture)
+
+    def sleep(self) -> None:
+        """Free the memory of K/V and captured steps, and move weights to the host's memory. Slots and prefixes are
+        dropped."""
+        self.cache.release()
+        self.use_model(self.model)
+        if self.device.type != "cpu":
+            cast(nn.Module, self.model).to("cpu")
+
+    def wake_up(self) -> None:
+        """Be as before `sleep`. Raises RuntimeError without the memory."""
+        if self.device.type != "cpu":
+            cast(nn.Module, self.model).to(self.device)
+        self.cache.allocate()
+        self.use_model(self.model)
 
     @torch.inference_mode()
     def capture_graphs(self, capture: CudaCapture) -> None:
         """Capture steps as CUDA graphs, which later steps replay, unless `graph_refusal` has a reason against it. Slots
         keep what they have. Raises what torch raises if a capture fails."""
         assert isinstance(self.attention, PackedAttention)
+        self._capture = capture
         parts = self.model, self.cache, self.attention, self._lm_head
         self._graphs = StepGraphs(*parts, self.packing_options)
         self._graphs.capture(capture)

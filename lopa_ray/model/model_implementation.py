@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from lopa_ray.model.checkpoint.weight_source import AT_START, WeightSource
 from lopa_ray.model.config import ModelShape
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.model_config import ModelConfig
@@ -34,12 +35,12 @@ class ModelImplementation(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def read_weights(
-        self, path: str | Path, *, lora: str | Path | None = None, draft_adapter: Path | None = None
+        self, path: str | Path, source: WeightSource = AT_START, *, draft_adapter: Path | None = None
     ) -> Weights:
-        """The parameters from the checkpoint folder `path`, one by one, in the names of the model. `lora` names a PEFT
-        adapter folder that is merged (in fp32) into the published tensors; `draft_adapter` is the folder of one that is
-        not (see `DraftAdapter`). Raises `CheckpointError`, naming file and tensor, for anything missing, extra,
-        misshapen or unreadable."""
+        """The parameters from the checkpoint folder `path`, or what `source` has in their place, one by one, in the
+        names of the model. PEFT adapters of `source` are merged (in fp32) into the published tensors; `draft_adapter`
+        is the folder of one that is not (see `DraftAdapter`). Raises `CheckpointError`, naming file and tensor, for
+        anything missing, extra, misshapen or unreadable."""
 
     @abstractmethod
     def random_weights(self, seed: int) -> Weights:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, FP8, computes_fp8, has_fp8_ker
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.draft_weights import with_draft_adapter, with_draft_head
 from lopa_ray.model.checkpoint.native_checkpoint import read_weights
+from lopa_ray.model.checkpoint.weight_source import AT_START, WeightSource
 from lopa_ray.model.config import NativeConfig, Quantization
 from lopa_ray.model.hub.repository import download
 from lopa_ray.model.linear import ExpertLinear, check_places, prepare
@@ -41,15 +43,16 @@ class NativeImplementation(ModelImplementation[NativeConfig]):
         return self.config if multiplies else self.config.unfolded()
 
     def read_weights(
-        self, path: str | Path, *, lora: str | Path | None = None, draft_adapter: Path | None = None
+        self, path: str | Path, source: WeightSource = AT_START, *, draft_adapter: Path | None = None
     ) -> Weights:
         config, rank, size = self.config, self.tp_group.rank, self.tp_group.size
         experts = None if config.experts is None else own_experts(config.experts, rank, size)
-        weights = read_weights(path, config, dtype=self.dtype, device=self.device, lora=lora, experts=experts)
+        place: Any = {"dtype": self.dtype, "device": self.device}
+        weights = read_weights(path, config, source, **place, experts=experts)
         if draft_adapter is not None:
-            weights = with_draft_adapter(weights, config, draft_adapter, dtype=self.dtype, device=self.device)
+            weights = with_draft_adapter(weights, config, draft_adapter, **place)
         if config.draft_head is not None:
-            weights = with_draft_head(weights, config, Path(path), dtype=self.dtype, device=self.device)
+            weights = with_draft_head(weights, config, Path(path), **place)
         reads_own = config.experts is not None and config.experts.are_whole(size)
         for name, tensor in weights:
             is_cut = reads_own and is_of_experts(name)
@@ -118,11 +121,11 @@ def load_model(
     or names on the Hub. See `read_weights` for `lora` and what is raised; `quantization` is the format of the linear
     layers."""
     path = download(str(path), weights=True)
-    lora = None if lora is None else download(str(lora), weights=True)
+    source = AT_START if lora is None else WeightSource(loras=(download(str(lora), weights=True),))
     config = load_config(path).with_quantization(quantization)
     implementation = NativeImplementation(config, dtype, device)
     implementation = NativeImplementation(implementation.fitted(), dtype, device)
-    return implementation.build_model(implementation.read_weights(path, lora=lora))
+    return implementation.build_model(implementation.read_weights(path, source))
 
 
 def _check_experts(model: Transformer, device: torch.device) -> None:

@@ -5,13 +5,13 @@ They may come from a checkpoint's files, from a generator, or from memory that o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from lopa_ray.errors import CheckpointError
+from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.quantization.weight_format import HeldWeights, WeightFormat
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
@@ -22,6 +22,17 @@ Weights: TypeAlias = Iterator[tuple[str, Tensor]]
 
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 FP32_PARAMETERS = ("_scale", "router.weight", "router.expert_bias")
+
+
+def host_copies(tensors: Mapping[str, Tensor]) -> Weights:
+    """Copies of tensors, [...] in any dtype, on the CPU: a trainer may change the originals. Raises SettingsError for
+    another value than a tensor."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise SettingsError(
+                f"source: got {type(tensor).__name__} for {name}; need tensors", setting="source"
+            )
+        yield name, tensor.detach().to("cpu", copy=True)
 
 
 def meta_model(

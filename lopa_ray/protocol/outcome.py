@@ -93,6 +93,7 @@ class StepOutcome:
     editable: range = range(0)
     """Positions whose tokens later steps may replace. All other tokens are final once they are decided."""
     finish_reason: FinishReason | None = None
+    weight_version: int = 0  # of the weights that computed the step
     considered: tuple[Decision, ...] = ()
     """If `top_logprobs` are asked for: what the winner's report chooses at each position that it scores, decided or
     not."""

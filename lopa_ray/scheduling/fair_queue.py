@@ -31,13 +31,19 @@ class FairQueue:
         self._clients[request_id] = session.client
         self.waiting[request_id] = session
 
-    def pop(self) -> tuple[int, RequestSession]:
+    @property
+    def begun(self) -> list[int]:
+        """The requests that wait again."""
+        return [request_id for request_id, session in self.waiting.items() if session.steps]
+
+    def pop(self, *, begun: bool = False) -> tuple[int, RequestSession]:
         """The request that gets the next slot: of the client that has the fewest, and was served least, the first by
-        `priority`, then by age."""
-        clients = dict.fromkeys(session.client for session in self.waiting.values())
+        `priority`, then by age. `begun`: one of those."""
+        waiting = {key: self.waiting[key] for key in (self.begun if begun else self.waiting)}
+        clients = dict.fromkeys(session.client for session in waiting.values())
         # Of equal clients the first, whose oldest request has waited longest.
         client = min(clients, key=lambda client: (self._slots[client], self._served[client]))
-        own = [request_id for request_id, session in self.waiting.items() if session.client == client]
+        own = [request_id for request_id, session in waiting.items() if session.client == client]
         request_id = min(own, key=lambda request_id: (self.waiting[request_id].priority, request_id))
         session = self.waiting.pop(request_id)
         self._slots[session.client] += 1

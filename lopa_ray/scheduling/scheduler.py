@@ -25,6 +25,7 @@ from lopa_ray.protocol.forward_costs import ForwardCosts
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.scheduling.fair_queue import FairQueue
+from lopa_ray.scheduling.holds import Hold, Holds, Running
 from lopa_ray.scheduling.planned_step import STEPS_IN_FLIGHT, PlannedStep
 from lopa_ray.scheduling.poison_requests import PoisonRequests
 from lopa_ray.scheduling.prefix_index import PrefixIndex
@@ -47,6 +48,7 @@ class Scheduler:
         """Store no prefixes without `prefix_index`. `overlap`: two steps may be in flight, each of half of
         the requests; auto: where steps are large enough."""
         self.prefix_index = prefix_index or PrefixIndex(0)
+        self.weight_version = 0
         self.epoch = 0  # of the current membership of workers (see `enter_epoch`); older reports are rejected
         self.poison = PoisonRequests()
         self.limit = limit or StepLimit()
@@ -59,6 +61,7 @@ class Scheduler:
         self._running: dict[int, RunningRequest] = {}
         self._next_request = 0
         self._weighs_costs = False  # whether any request has
+        self.holds = Holds()
         self._pending_events: list[RequestEvent] = []
 
     @classmethod
@@ -76,8 +79,8 @@ class Scheduler:
 
     @property
     def lacks_costs(self) -> bool:
-        """Whether a request was submitted whose number of branches follows costs, and these are not known."""
-        return self._weighs_costs and self._selection.costs is None
+        """Whether a step may be planned of requests whose number of branches follows costs, which are not known."""
+        return self._weighs_costs and self._selection.costs is None and not self.holds.reached
 
     def set_costs(self, costs: ForwardCosts) -> None:
         """The costs of a worker's forward, from the next step on."""
@@ -97,8 +100,40 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether a request or a step is in flight, a request is waiting, or an event was not returned yet."""
-        return bool(self._running or self._queue.waiting or self._pending_events or self._planned)
+        """Whether a step is in flight or may be planned, or an event was not returned yet."""
+        may_plan = not self.holds.reached and (self._running or self._may_join)
+        return bool(may_plan or self._pending_events or self._planned)
+
+    # Holds
+
+    def hold(self, reason: Hold, running: Running) -> None:
+        """Plan no further step until `holds.remove`; with wait when no request is left that has begun. abort: these end
+        with RequestCancelledError. keep: they stay as they are. Raises as `Holds.add`."""
+        self.holds.add(reason, running, have_begun=bool(self.begun))
+        for request_id in self.begun if running == "abort" else ():
+            self.abort(request_id, RequestCancelledError(f"request {request_id} was aborted: {reason}"))
+
+    def is_held(self, reason: Hold) -> bool:
+        """Whether the hold is reached: no step is in flight, and none follows."""
+        if self.holds.awaited == reason and not self.begun:
+            self.holds.remove(reason)
+            self.holds.reached.add(reason)
+        return reason in self.holds.reached and not self._planned
+
+    @property
+    def begun(self) -> tuple[int, ...]:
+        """The requests that have a slot, or had one."""
+        return (*self._running, *self._queue.begun)
+
+    @property
+    def _may_join(self) -> bool:
+        return bool(self._queue.begun if self.holds.awaited else self._queue.waiting)
+
+    def suspend(self) -> None:
+        """Between steps: take the slots of all requests. Their K/V are computed anew, and stored prefixes are gone."""
+        for request_id in [*self._running]:
+            self._suspend(request_id)
+        self.prefix_index.clear()
 
     def submit(self, session: RequestSession, request_id: int | None = None) -> int:
         """Queue a request, and return its id (None: the next number); it joins when its client gets a slot. Raises
@@ -167,6 +202,8 @@ class Scheduler:
         self._planned.clear()
         for entry in self._running.values():
             entry.plan, entry.stored_prefix = None, ()
+        if self.holds.reached:
+            return []
         self._assign_slots()
         return self._plan_step(num_workers)
 
@@ -174,7 +211,7 @@ class Scheduler:
         """One plan per worker for a step that is computed after the steps in flight, of requests that are in none of
         them; an empty list if there is no such step."""
         full = len(self._planned) == (STEPS_IN_FLIGHT if self._overlap else 1)
-        if full or any(step.waiting_branch_rows for step in self._planned):
+        if full or self.holds.reached or any(step.waiting_branch_rows for step in self._planned):
             return []
         self._assign_slots()
         if self.poison.next_of(self._running) is not None:
@@ -191,8 +228,10 @@ class Scheduler:
 
     def _assign_slots(self) -> None:
         """Let requests join. A client that has no slot takes one from a client that has several."""
-        while self._queue.waiting and (self._free_slots or self._preempt()):
-            request_id, session = self._queue.pop()
+        draining = self.holds.awaited is not None
+        while self._may_join and (self._free_slots or (not draining and self._preempt())):
+            request_id, session = self._queue.pop(begun=draining)
+            session.use_weights(self.weight_version)
             self._running[request_id] = RunningRequest(request_id, session, self._free_slots.pop(0))
 
     def _preempt(self) -> bool:
@@ -200,10 +239,13 @@ class Scheduler:
         victim = self._queue.victim(steps)
         if victim is None:
             return False
-        entry = self._running[victim]
-        self._release(victim, entry)
-        self._queue.requeue(victim, entry.suspended())
+        self._suspend(victim)
         return True
+
+    def _suspend(self, request_id: int) -> None:
+        entry = self._running[request_id]
+        self._release(request_id, entry)
+        self._queue.requeue(request_id, entry.suspended())
 
     def split_steps(self) -> bool:
         """The oldest step in flight needed too much memory: later steps are smaller. False if it cannot be split."""

@@ -14,19 +14,25 @@ from typing import Any
 
 from torch import Tensor
 
+from lopa_ray.execution import model_loader
 from lopa_ray.execution.launched_step import LaunchedStep
-from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_loader import build_model, build_runner
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.slots import PayloadTransfer
+from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.protocol.step_report import StepReport
 
-POINTS = ("load", "import_slots", "export_slots", "join", "step", "source", "receiver", "forward", "answer")
+POINTS = (
+    "load", "import_slots", "export_slots", "join", "step", "source", "receiver", "forward", "answer", "stage",
+    "commit", "committed",
+)  # fmt: skip
 """While it loads its model; takes over slots; hands them to another; enters an epoch; begins a step; sends
-K/V; waits for K/V; in the middle of the forward; when it has all reports of a step."""
+K/V; waits for K/V; in the middle of the forward; when it has all reports of a step; makes a model of other
+weights; before and after it begins to compute with that."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,12 @@ class FaultInjection:
     def __call__(self, spec: ModelSpec, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
         """A worker's runner factory."""
         self.trigger("load")
+        model_loader.build_model = self._stage  # of this worker's process
         return FaultInjectingRunner(build_runner(spec, weights, tp_group), self)
+
+    def _stage(self, *arguments: Any) -> Any:
+        self.trigger("stage")
+        return build_model(*arguments)
 
 
 class FaultInjectingRunner:
@@ -89,6 +100,11 @@ class FaultInjectingRunner:
     def reconcile(self, *arguments: Any) -> Any:
         self._faults.trigger("join")
         return self._runner.reconcile(*arguments)
+
+    def use_model(self, model: MaskPredictor) -> None:
+        self._faults.trigger("commit")
+        self._runner.use_model(model)
+        self._faults.trigger("committed")
 
     def launch(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> FaultInjectingStep:
         self._faults.trigger("step")

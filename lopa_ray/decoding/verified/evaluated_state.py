@@ -36,7 +36,9 @@ class StateKey(NamedTuple):
 class EvaluatedState:
     """A state that was evaluated: its report, and how it differs from the current state."""
 
-    key: StateKey | None  # None: K/V were committed since then, so the report is no longer certain
+    key: (
+        StateKey | None
+    )  # None: K/V were committed or weights changed since then: the report is no longer certain
     report: BranchReport
     ahead: frozenset[Fill]  # tokens that it has and the current state lacks
     behind: frozenset[int] = frozenset()  # positions decided in the current state and masked in it
@@ -88,6 +90,12 @@ class EvaluatedStates:
             state.ahead = state.ahead - filled
             if new:
                 state.behind = state.behind.union(position for position, _ in new)
+
+    def distrust(self) -> None:
+        """No report so far is certain any more."""
+        self._by_key = {}
+        for state in self._states:
+            state.key = None
 
     def forget(self, positions: set[int], last: EvaluatedState, *, committed: bool) -> None:
         """Drop, at the end of a step, states that have another token at one of the `positions` that the step has

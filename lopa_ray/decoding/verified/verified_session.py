@@ -231,8 +231,13 @@ class VerifiedSession(DecodeSession):
         """A draft without scores is no draft; one branch would not have computed it."""
         super()._check_scores(plan, reports[:1])
 
+    def use_weights(self, version: int) -> None:
+        if version != self._weight_version:
+            self._states.distrust()
+        super().use_weights(version)
+
     def export_state(self) -> bytes:
-        names = ("steps", "forwards", "finish_reason", "_commit", "_states")
+        names = ("steps", "forwards", "finish_reason", "_commit", "_states", "_weight_version")
         return pickle.dumps((self._rule.export_state(), {name: getattr(self, name) for name in names}))
 
     def with_state(self, state: bytes, replay: Sequence[ScheduledRequest]) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.config_files import ADAPTER_CONFIG
 from lopa_ray.model.checkpoint.folder_contents import lacking, require_folder
 from lopa_ray.model.checkpoint.tensor_files import TensorFiles
+from lopa_ray.model.checkpoint.weight_source import WeightSource
 from lopa_ray.model.config_json.json_file import read_json
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -145,6 +146,31 @@ class LoraAdapter:
                 "adapter with the model it was trained on"
             )
         return self.tensor_files.read_tensor(name).float()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class MergedAdapters:
+    """The adapters of a model, which are merged one after the other; tensors in `kept` stay as they are."""
+
+    adapters: tuple[LoraAdapter, ...]
+    kept: Collection[str]
+
+    @staticmethod
+    def load(
+        source: WeightSource, tensor_files: TensorFiles, shapes: Mapping[str, tuple[int, ...]]
+    ) -> MergedAdapters:
+        """The adapters of `source`. `shapes`, and what is raised: see `LoraAdapter.load`."""
+        adapters = tuple(LoraAdapter.load(path, shapes) for path in source.loras)
+        return MergedAdapters(adapters, tensor_files.given.keys())
+
+    def changes(self, name: str) -> bool:
+        return name not in self.kept and any(adapter.changes(name) for adapter in self.adapters)
+
+    def merge(self, name: str, weight: Tensor) -> Tensor:
+        """See `LoraAdapter.merge`."""
+        for adapter in self.adapters if self.changes(name) else ():
+            weight = adapter.merge(name, weight)
+        return weight
 
 
 def _lora_tensor(module: str, half: str) -> str:

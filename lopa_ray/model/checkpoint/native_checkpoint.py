@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Collection
+from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -17,10 +18,11 @@ from lopa_ray.kernels.fp8 import FP8
 from lopa_ray.model.checkpoint.config_files import CONFIG, load_config
 from lopa_ray.model.checkpoint.draft_weights import DRAFT_HEAD_PREFIX
 from lopa_ray.model.checkpoint.generation_defaults import GENERATION
-from lopa_ray.model.checkpoint.lora import LoraAdapter
+from lopa_ray.model.checkpoint.lora import MergedAdapters
 from lopa_ray.model.checkpoint.stored_fp8 import SAVED_SCALE_NAME, WEIGHT_DTYPES, StoredFp8
 from lopa_ray.model.checkpoint.tensor_checks import check_tensors
 from lopa_ray.model.checkpoint.tensor_files import FLOAT_DTYPES, WEIGHTS, TensorFiles, find_tensors
+from lopa_ray.model.checkpoint.weight_source import AT_START, WeightSource
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.config_json.fp8_config import channel_config
 from lopa_ray.model.config_json.stored_quantization import KEY as QUANTIZATION_CONFIG
@@ -45,33 +47,35 @@ _log = logging.getLogger("lopa.model")
 def read_weights(
     path: str | Path,
     config: NativeConfig,
+    source: WeightSource = AT_START,
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
-    lora: str | Path | None = None,
     experts: range | None = None,
 ) -> Weights:
-    """The parameters of the model `config` from the checkpoint folder `path`, one by one, each read into its final
-    place on `device`, so host memory stays near the size of the model.
+    """The parameters of the model `config` from the checkpoint folder `path`, or what `source` has in their place, one
+    by one, each read into its final place on `device`, so host memory stays near the size of the model.
 
-    `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors. After that linear layers are
+    PEFT adapters of `source` are merged (in fp32) into the published tensors. After that linear layers are
     converted to the format of `config`, unless the checkpoint has them in it. fp8 of the checkpoint stays so where no
     adapter changes it, and is unfolded for a `config` without. `experts`: the experts to read; None: all. Raises
-    `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
+    `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable, and for a `source`
+    that is another model's.
     """
     folder, target = Path(path), config
     config = load_config(folder, mask_token_id=target.mask_token_id)
     family = family_of(config)
     published, model = meta_model(config.unfolded(), dtype), meta_model(target, dtype)
-    tensor_files = find_tensors(folder)
+    tensor_files = find_tensors(folder, source)
     stored = StoredFp8.find(config.fp8, tensor_files, _published_shapes(published, family))
     expected = check_published(folder, tensor_files, published, set(stored.beside()))
-    if lora is not None and published.config.quantization != "none":
+    _check_same_model(source, config)
+    adapters = MergedAdapters.load(source, tensor_files, expected)
+    if adapters.adapters and published.config.quantization != "none":
         raise CheckpointError(
-            f"{folder}: got the adapter {lora} for weights that are int8 already; adapters are merged into floating "
-            "weights: use the checkpoint that was quantised, with model.quantization"
+            f"{folder}: got the adapter {adapters.adapters[-1].path} for weights that are int8 already; adapters are "
+            "merged into floating weights: use the checkpoint that was quantised, with model.quantization"
         )
-    adapter = None if lora is None else LoraAdapter.load(lora, expected)
     if stored.scale_names and model.config.quantization == "none":
         _log.warning(
             "%s: weights in fp8 are unfolded to %s, which takes more memory; products of fp8 are computed on CUDA "
@@ -87,7 +91,7 @@ def read_weights(
             parts_per_expert = len(parts) // parameter.shape[0]
             parts = dict(list(parts.items())[parts_per_expert * own.start : parts_per_expert * own.stop])
             lead = torch.Size((len(own), parameter.shape[1]))
-        kept = {part for part in parts if part in stored and (adapter is None or not adapter.changes(part))}
+        kept = {part for part in parts if part in stored and not adapters.changes(part)}
         is_converted = target.conversion != "none" or kept == parts.keys()
         in_fp8 = is_converted and isinstance(quantized_format(model, name), Fp8)
         # One part at a time, each quantised by itself: what is fused is the only full-size allocation.
@@ -102,8 +106,7 @@ def read_weights(
                 values = stored.kept(name, part, tensor)
             else:
                 whole = stored.unfold(part, tensor) if part in stored else tensor
-                whole = whole if adapter is None else adapter.merge(part, whole)
-                whole = whole.to(device)
+                whole = adapters.merge(part, whole).to(device)
                 values = quantize_parameter(model, name, whole) if is_converted else iter([(name, whole)])
             for key, value in values:
                 if key not in fused:
@@ -111,6 +114,21 @@ def read_weights(
                     fused[key] = torch.empty((*lead, *value.shape[1:]), dtype=kept_as, device=device)
                 as_rows(key, fused[key])[start:stop].copy_(value)
         yield from fused.items()
+
+
+def _check_same_model(source: WeightSource, config: NativeConfig) -> None:
+    """Raise CheckpointError if the folder of `source` has a config.json that describes another model, but for special
+    tokens: a model that runs keeps its own."""
+    if source.folder is None or not (source.folder / CONFIG).exists():
+        return
+    other = load_config(source.folder, mask_token_id=config.mask_token_id)
+    for name in sorted(entry.name for entry in fields(config)):
+        got, have = getattr(other, name), getattr(config, name)
+        if got != have and not name.endswith(("_token_id", "_token_ids")):
+            raise CheckpointError(
+                f"{source.folder / CONFIG}: got {name} = {got!r}, and the model that runs has {have!r}; use weights of "
+                "the same model, or start an engine with this one"
+            )
 
 
 def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> None:

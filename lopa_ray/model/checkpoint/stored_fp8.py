@@ -66,6 +66,10 @@ class StoredFp8:
         return weight in self.scale_names
 
     def beside(self) -> Iterator[str]:
+        for weight in self.tensor_files.given.keys() - self.scale_names:  # files may have its scales still
+            yield from (
+                weight.removesuffix("weight") + end for end in (*_SCALE_NAMES, *_ACTIVATION_SCALE_NAMES)
+            )
         for weight, scale in self.scale_names.items():
             yield scale
             yield from (weight.removesuffix("weight") + end for end in _ACTIVATION_SCALE_NAMES)

@@ -27,7 +27,7 @@ def check_tensors(
     missing = [name for name in expected if name not in tensor_files.shapes]
     if missing:
         files = sorted(set(tensor_files.files.values()))
-        place = folder / INDEX if len(files) > 1 else (*files, folder / WEIGHTS)[0]
+        place = files[0].parent / INDEX if len(files) > 1 else (*files, folder / WEIGHTS)[0]
         raise CheckpointError(
             f"{place}: tensor {_name_tensors(missing)} missing; {described} describes a {config.family} model with "
             f"{config.num_layers} layers that needs it: download the checkpoint again, or correct the configuration"
@@ -59,6 +59,8 @@ def refuse_extra(folder: Path, tensor_files: TensorFiles, extra: list[str], conf
 
 def check_tied(tensor_files: TensorFiles, copy: str, source: str) -> None:
     """Raise `CheckpointError` unless a tensor of a model with tied embeddings equals its source."""
+    if source in tensor_files.given and copy not in tensor_files.given:
+        return  # the copy in the file is of the weights before
     same_shape = tensor_files.shapes[copy] == tensor_files.shapes[source]
     if not same_shape or not torch.equal(tensor_files.read_tensor(copy), tensor_files.read_tensor(source)):
         raise CheckpointError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.folder_contents import lacking
+from lopa_ray.model.checkpoint.weight_source import AT_START, WeightSource
 from lopa_ray.model.config_json.json_file import read_json
 
 _UNREADABLE = (SafetensorError, OSError, ValueError, RuntimeError)
@@ -21,6 +23,9 @@ TENSORS_PER_OPENING = 64
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+
+GIVEN = Path("update_weights")
+"""In the place of a file, of tensors that are in none."""
 
 FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -32,6 +37,16 @@ class TensorFiles:
     files: Mapping[str, Path]
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
+    given: Mapping[str, Tensor] = field(default_factory=dict)
+    """Tensors that are in no file, [...] on the CPU."""
+
+    def with_given(self, tensors: Mapping[str, Tensor]) -> TensorFiles:
+        """The same with `tensors` (name → [...] in any dtype) in the place of those in files."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        files, dtypes = dict.fromkeys(tensors, GIVEN), dict.fromkeys(tensors, "given")
+        return TensorFiles(
+            {**self.files, **files}, {**self.shapes, **shapes}, {**self.dtypes, **dtypes}, tensors
+        )
 
     @staticmethod
     def scan(files: list[Path], index: Mapping[str, Path] | None = None) -> TensorFiles:
@@ -81,9 +96,12 @@ class TensorFiles:
     ) -> Iterator[tuple[str, Tensor]]:
         name = None
         try:
-            with safe_open(file, framework="pt") as handle:
+            with ExitStack() as opened:
+                read = self.given.__getitem__
+                if file != GIVEN:
+                    read = opened.enter_context(safe_open(file, framework="pt")).get_tensor
                 for name in names:
-                    tensor = handle.get_tensor(name)
+                    tensor = read(name)
                     if tensor.dtype not in dtypes:
                         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
                         raise CheckpointError(
@@ -102,8 +120,16 @@ def _damaged_file(file: Path, error: Exception, tensor: str | None = None) -> Ch
     )
 
 
-def find_tensors(folder: Path) -> TensorFiles:
-    """The weight files of `folder`: one file, or the shards that its index lists. Raises `CheckpointError`."""
+def find_tensors(folder: Path, source: WeightSource = AT_START) -> TensorFiles:
+    """The weight files of `folder`, or what `source` has in their place: one file, or the shards that its index lists;
+    none if there are none and `source` has tensors. Raises `CheckpointError`."""
+    folder = source.folder or folder
+    has_files = (folder / WEIGHTS).exists() or (folder / INDEX).exists()
+    files = _find_files(folder) if has_files or not source.tensors else TensorFiles({}, {}, {})
+    return files.with_given(source.tensors) if source.tensors else files
+
+
+def _find_files(folder: Path) -> TensorFiles:
     if (folder / WEIGHTS).exists():
         return TensorFiles.scan([folder / WEIGHTS])
     if not (folder / INDEX).exists():

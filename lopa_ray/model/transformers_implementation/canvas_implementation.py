@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.lora import LoraAdapter
+from lopa_ray.model.checkpoint.lora import MergedAdapters
 from lopa_ray.model.checkpoint.tensor_checks import check_tensors
 from lopa_ray.model.checkpoint.tensor_files import find_tensors
+from lopa_ray.model.checkpoint.weight_source import AT_START, WeightSource
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel, attend
 from lopa_ray.model.transformers_implementation.implementation import TheirImplementation
@@ -38,12 +39,12 @@ class CanvasImplementation(TheirImplementation[CanvasConfig]):
     """The decoder of transformers, which runs for the encoder too, with the encoder's scalars of the layers."""
 
     def read_weights(
-        self, path: str | Path, *, lora: str | Path | None = None, draft_adapter: Path | None = None
+        self, path: str | Path, source: WeightSource = AT_START, *, draft_adapter: Path | None = None
     ) -> Weights:
         """See `ModelImplementation.read_weights`. A tensor of the encoder has to be the decoder's."""
         check_dtype(self.dtype)
         folder = Path(path)
-        files = find_tensors(folder)
+        files = find_tensors(folder, source)
         expected = self._parameters(self._make_empty())
         published = {name: _published_name(name, files.shapes) for name in expected}
         shapes = {published[name]: tuple(tensor.shape) for name, tensor in expected.items()}
@@ -59,11 +60,10 @@ class CanvasImplementation(TheirImplementation[CanvasConfig]):
             tied=tied,
             is_ignored=lambda name: _NOT_READ.match(name) is not None,
         )
-        adapter = None if lora is None else LoraAdapter.load(lora, shapes)
+        adapters = MergedAdapters.load(source, files, shapes)
         names = {stored: name for name, stored in published.items()}
         for stored, tensor in files.read_tensors(list(names)):
-            merged = tensor if adapter is None else adapter.merge(stored, tensor)
-            yield names[stored], merged.to(self.dtype).clone()
+            yield names[stored], adapters.merge(stored, tensor).to(self.dtype).clone()
 
     def build_model(self, weights: Weights) -> MaskPredictor:
         check_dtype(self.dtype)

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.lora import LoraAdapter
+from lopa_ray.model.checkpoint.lora import MergedAdapters
 from lopa_ray.model.checkpoint.native_checkpoint import check_published
 from lopa_ray.model.checkpoint.tensor_checks import check_tied, refuse_extra
 from lopa_ray.model.checkpoint.tensor_files import TensorFiles, find_tensors
+from lopa_ray.model.checkpoint.weight_source import AT_START, WeightSource
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.model_implementation import ModelImplementation
 from lopa_ray.model.transformers_implementation.experts import register_padded_experts
@@ -89,12 +90,12 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
     """Causal language models. Weights are converted in host memory as a whole before the first one is given."""
 
     def read_weights(
-        self, path: str | Path, *, lora: str | Path | None = None, draft_adapter: Path | None = None
+        self, path: str | Path, source: WeightSource = AT_START, *, draft_adapter: Path | None = None
     ) -> Weights:
         check_dtype(self.dtype)
         config, folder = self.config, Path(path)
         self._refuse_attention()
-        tensor_files = find_tensors(folder)
+        tensor_files = find_tensors(folder, source)
         if config.native is not None:
             check_published(folder, tensor_files, meta_model(config.native, self.dtype))
         rename = tensor_names(config)
@@ -105,14 +106,14 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
                 if published.setdefault(name, stored) != stored:
                     refuse_extra(folder, tensor_files, [stored], config)
                 rows[name] = part
-        for tied, source in self._make_empty().all_tied_weights_keys.items():
-            if tied in published and source in published:
-                check_tied(tensor_files, published.pop(tied), published[source])
+        for tied, original in self._make_empty().all_tied_weights_keys.items():
+            if tied in published and original in published:
+                check_tied(tensor_files, published.pop(tied), published[original])
         shapes = {name: tensor_files.shapes[name] for name in published.values()}
-        adapter = None if lora is None else LoraAdapter.load(lora, shapes)
-        parts = {name: (stored, rows[name], tensor_files, adapter) for name, stored in published.items()}
+        adapters = MergedAdapters.load(source, tensor_files, shapes)
+        parts = {name: (stored, rows[name], tensor_files, adapters) for name, stored in published.items()}
         tensors = {name: _StoredTensor(*part) for name, part in parts.items()}
-        yield from self._give_away(self._load(tensors, f"{folder}: "))
+        yield from self._give_away(self._load(tensors, f"{source.folder or folder}: "))
 
     def weight_bytes(self) -> int:
         self._refuse_attention()
@@ -182,12 +183,10 @@ class _StoredTensor:
     name: str
     rows: slice
     tensor_files: TensorFiles
-    adapter: LoraAdapter | None
+    adapters: MergedAdapters
 
     def __getitem__(self, index: Any) -> Tensor:
-        tensor = self.tensor_files.read_tensor(self.name)
-        if self.adapter is not None:
-            tensor = self.adapter.merge(self.name, tensor)
+        tensor = self.adapters.merge(self.name, self.tensor_files.read_tensor(self.name))
         # In memory of its own: in a mapped file it lies as the file has it, and CPU kernels may round by alignment.
         return tensor[self.rows][index].clone()
 

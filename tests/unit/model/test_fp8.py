@@ -15,6 +15,7 @@ from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.kernels import fp8
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.native_checkpoint import read_weights, save_model
+from lopa_ray.model.checkpoint.weight_source import AT_START, WeightSource
 from lopa_ray.model.config import Fp8Scales
 from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.native_implementation import NativeImplementation, load_model
@@ -50,7 +51,8 @@ def load(path: Path, **options: Any) -> Transformer:
 
 def keep_fp8(path: Path, dtype: torch.dtype = torch.float32, lora: Path | None = None) -> Transformer:
     """The model as a device that multiplies fp8 gets it."""
-    weights = read_weights(path, load_config(path), dtype=dtype, lora=lora)
+    source = AT_START if lora is None else WeightSource(loras=(lora,))
+    weights = read_weights(path, load_config(path), source, dtype=dtype)
     return NativeImplementation(load_config(path), dtype, "cpu").build_model(weights)
 
 
