@@ -28,7 +28,7 @@ from rollouts import Words, evaluate, roll_out
 from run_record import write_record
 from trainer import Trainer
 
-BLOCK_SIZE = 16
+BLOCK_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,15 @@ class RunConfig:
     run_dir: str
     model: str = "demo"
     updates: int = 100
-    problems: int = 24
+    problems: int = 20
     """Problems per update."""
-    answers: int = 8
+    answers: int = 12
     """Answers per problem."""
     minibatches: int = 2
     """Steps of the optimizer per update."""
     learning_rate: float = 2e-4
+    confidence_threshold: float = 0.5
+    """Of the decoder, for rollouts and evaluations: what is less than certain is decided together."""
     words: Words = "held_out"
     """Of the training problems; see `DRAWN_FROM`."""
     seed: int = 7
@@ -58,14 +60,14 @@ class RunConfig:
     """Workers of the group, each with a thread; the trainer has as many threads, and computes while they wait."""
 
     def engine_config(self) -> Config:
-        """The group, and a decoder whose steps can be replayed: each block after the one before it."""
-        decode = {"window_attention": "block_causal", "block_size": BLOCK_SIZE, "block_add_threshold": 1.0}
+        """The group, and a decoder whose steps can be replayed."""
+        decode = {"window_attention": "block_causal", "confidence_threshold": self.confidence_threshold}
         model = {"dtype": "float32", "max_num_seqs": 32, "max_model_len": 512, "prefix_cache": "exact"}
         return Config.parse(
             {
                 "model": {"path": self.model, **model},
                 "group": {"num_workers": self.workers},
-                "decode": {"decoder": "d2f", "max_new_tokens": 64, **decode},
+                "decode": {"decoder": "d2f", "block_size": BLOCK_SIZE, "max_new_tokens": 64, **decode},
             }
         )
 
