@@ -9,11 +9,11 @@ Shape suffixes: P positions of the prompt, N steps, W positions of a canvas, T d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lopa_ray import Trajectory
@@ -68,22 +68,19 @@ def steps_of(answers: Sequence[Trajectory], block_size: int, mask_token_id: int)
 def log_probabilities(model: Transformer, steps: Steps, block_size: int) -> Tensor:
     """The log-probabilities [T], float32, of the decided tokens, at temperature 1 over the whole vocabulary."""
     prompt, (count, width) = len(steps.prompt), steps.canvases.shape
-    block = torch.arange(width) // block_size
-    unseen = block[:, None] < block
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # Written out: on CPUs the backward pass of the fused kernel takes three times as long.
         (q, q_own), (k, k_own), (v, v_own) = (
-            rows.transpose(0, 1).tensor_split([prompt], 1) for rows in (q, k, v)
+            (rows[:prompt].transpose(0, 1)[None], rows[prompt:].unflatten(0, (count, width)).transpose(1, 2))
+            for rows in (q, k, v)
         )
-        scale = q.shape[-1] ** -0.5
-        of_prompt = (q @ k.transpose(1, 2) * scale).softmax(-1) @ v
-        to_prompt = (q_own @ k.transpose(1, 2) * scale).unflatten(1, (count, width))
-        q_own, k_own, v_own = (rows.unflatten(1, (count, width)) for rows in (q_own, k_own, v_own))
-        to_own = (q_own @ k_own.transpose(2, 3) * scale).masked_fill(unseen, -math.inf)
-        weights = torch.cat((to_prompt, to_own), -1).softmax(-1)
-        of_answers = weights[..., :prompt].flatten(1, 2) @ v + (weights[..., prompt:] @ v_own).flatten(1, 2)
-        return torch.cat((of_prompt, of_answers), 1).transpose(0, 1)
+        of_prompt = F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
+        k, v = (torch.cat((rows.expand(count, -1, -1, -1), own), 2) for rows, own in ((k, k_own), (v, v_own)))
+        of_blocks = []
+        for queries in q_own.split(block_size, 2):
+            seen = prompt + sum(block.shape[2] for block in of_blocks) + queries.shape[2]
+            of_blocks.append(F.scaled_dot_product_attention(queries, k[:, :, :seen], v[:, :, :seen]))
+        return torch.cat((of_prompt, torch.cat(of_blocks, 2).transpose(1, 2).flatten(0, 1)))
 
     positions = torch.arange(prompt + width)
     ids = torch.cat((steps.prompt, steps.canvases.flatten()))
