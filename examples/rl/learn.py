@@ -38,13 +38,13 @@ class RunConfig:
     run_dir: str
     model: str = "demo"
     updates: int = 100
-    problems: int = 20
+    problems: int = 24
     """Problems per update."""
     answers: int = 12
     """Answers per problem."""
     minibatches: int = 2
     """Steps of the optimizer per update."""
-    learning_rate: float = 2e-4
+    learning_rate: float = 1e-4
     confidence_threshold: float = 0.5
     """Of the decoder, for rollouts and evaluations: what is less than certain is decided together."""
     words: Words = "held_out"
@@ -61,13 +61,19 @@ class RunConfig:
 
     def engine_config(self) -> Config:
         """The group, and a decoder whose steps can be replayed."""
-        decode = {"window_attention": "block_causal", "confidence_threshold": self.confidence_threshold}
+        decode = {"window_attention": "block_causal", "block_add_threshold": 1.0}
         model = {"dtype": "float32", "max_num_seqs": 32, "max_model_len": 512, "prefix_cache": "exact"}
         return Config.parse(
             {
                 "model": {"path": self.model, **model},
                 "group": {"num_workers": self.workers},
-                "decode": {"decoder": "d2f", "block_size": BLOCK_SIZE, "max_new_tokens": 64, **decode},
+                "decode": {
+                    "decoder": "d2f",
+                    "block_size": BLOCK_SIZE,
+                    "max_new_tokens": 64,
+                    "confidence_threshold": self.confidence_threshold,
+                    **decode,
+                },
             }
         )
 

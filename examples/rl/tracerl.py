@@ -3,15 +3,16 @@
 An answer is a sequence of denoising steps, and a step decides several tokens at once, given what the steps before it
 decided. The objective is about the probabilities of exactly these decisions:
 
-    J = mean over steps t of  mean over tokens k of t of  min(r A, clip(r, 1 - ε, 1 + ε) A)  -  β sum over k of KL
+    J = mean over steps and their tokens of  min(r A, clip(r, 1 - ε, 1 + ε) A)  -  β KL
 
 - r: the token's probability at its step under the present weights ÷ the same under those that decoded it;
 - A: the answer's reward, less the mean of the rewards of all answers to its prompt, ÷ their standard deviation. Answers
   to a prompt that all have the same reward say nothing;
 - KL: to the weights that decoded it, estimated as 1/r - 1 + log r.
 
-The paper's value model is left out, and no steps are joined (its shrinkage is 1). ε and β are those of its
-configurations.
+Every token counts the same, as in the paper's trainer for models with block attention; a mean over the tokens of each
+step would give little weight to steps that decide much at once, and those go wrong. The paper's value model is left
+out, and no steps are joined (its shrinkage is 1). ε and β are those of its configurations.
 """
 
 from __future__ import annotations
@@ -29,15 +30,13 @@ def advantages(rewards: Tensor) -> Tensor:
     return torch.where(deviation > 0, centred / deviation, 0.0)
 
 
-def objective(logprobs: Tensor, old: Tensor, step: Tensor, advantage: Tensor) -> Tensor:
-    """The objective, summed over N steps instead of their mean: a scalar, to be maximised.
+def objective(logprobs: Tensor, old: Tensor, advantage: Tensor) -> Tensor:
+    """The objective, summed over T tokens instead of their mean: a scalar, to be maximised.
 
-    logprobs, old [T]: of the decided tokens, under the present weights and under those that decoded them; step [T]: the
-    step, from 0 to N - 1, that decided each; advantage [N]: of each step's answer.
+    logprobs, old [T]: of the decided tokens, under the present weights and under those that decided them; advantage
+    [T]: of each token's answer. All are float32.
     """
-    log_ratio, of_token = logprobs - old, advantage[step]
+    log_ratio = logprobs - old
     ratio = log_ratio.exp()
-    clipped = torch.min(ratio * of_token, ratio.clamp(1 - CLIP, 1 + CLIP) * of_token)
-    kl = (-log_ratio).exp() - 1 + log_ratio
-    per_step = torch.bincount(step, minlength=len(advantage))[step]
-    return (clipped / per_step - KL_WEIGHT * kl).sum()
+    clipped = torch.min(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
+    return (clipped - KL_WEIGHT * ((-log_ratio).exp() - 1 + log_ratio)).sum()

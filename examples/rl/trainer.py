@@ -74,7 +74,7 @@ class Trainer:
                 with torch.no_grad():
                     old = log_probabilities(self.model, steps, self._block_size)
                 differs = max(differs, (old - steps.recorded).abs().max().item())
-                of_group.append((steps, old, of_answers[steps.answer]))
+                of_group.append((steps, old, of_answers[steps.answer[steps.step]]))
             if of_answers.any():
                 parts.append(of_group)
         if not differs <= TOLERANCE:
@@ -91,11 +91,11 @@ class Trainer:
     def _step(self, parts: Sequence[tuple[Steps, Tensor, Tensor]]) -> None:
         """One step of the optimizer, by steps, their log-probabilities before the update and their advantages. Products
         are in bfloat16."""
-        count = sum(len(steps.canvases) for steps, _, _ in parts)
+        count = sum(len(steps.token) for steps, _, _ in parts)
         for steps, old, advantage in parts:
             with torch.autocast("cpu", torch.bfloat16):
                 logprobs = log_probabilities(self.model, steps, self._block_size)
-            (-objective(logprobs, old, steps.step, advantage) / count).backward()
+            (-objective(logprobs, old, advantage) / count).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
