@@ -38,16 +38,14 @@ class RunConfig:
     run_dir: str
     model: str = "demo"
     updates: int = 100
-    problems: int = 24
+    problems: int = 32
     """Problems per update."""
-    answers: int = 12
-    """Answers per problem."""
     minibatches: int = 2
     """Steps of the optimizer per update."""
-    learning_rate: float = 1e-4
+    learning_rate: float = 1.5e-4
     confidence_threshold: float = 0.5
-    """Of the decoder, for rollouts and evaluations: what is less than certain is decided together."""
-    words: Words = "held_out"
+    """Of the decoder that is evaluated: what is less than certain is decided together."""
+    words: Words = "trained"
     """Of the training problems; see `DRAWN_FROM`."""
     seed: int = 7
     """Of training problems and of answers."""
@@ -102,7 +100,7 @@ def learn(
         began = time.monotonic()
         line: dict[str, float] = {"update": update}
         if update:
-            groups = roll_out(engine, config.words, config.seed, update, config.problems, config.answers)
+            groups = roll_out(engine, config.words, config.seed, update, config.problems)
             line |= trainer.update(groups)
             engine.update_weights(trainer.weights(), version=update)
         if update % config.eval_every == 0 or update == config.updates:

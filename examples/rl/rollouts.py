@@ -30,17 +30,17 @@ class Group:
     rewards: list[float]
 
 
-def roll_out(
-    engine: Engine, words: Words, seed: int, update: int, problems: int, answers: int
-) -> list[Group]:
-    """So many answers, drawn at temperature 1, to each of so many problems. Seed and update alone decide which. None is
-    a held-out problem, so none is one of `evaluate`. Raises what ends a request."""
-    own_seed = seed * 1_000_003 + update
-    stream = training_problems(own_seed, DRAWN_FROM[words])
-    drawn = [(problem, at) for problem in itertools.islice(stream, problems) for at in range(answers)]
+THRESHOLDS = (0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.9)
+"""Confidence thresholds of the answers to a training problem. They differ in what they decide at once."""
+
+
+def roll_out(engine: Engine, words: Words, seed: int, update: int, problems: int) -> list[Group]:
+    """An answer by each of `THRESHOLDS` to each of so many problems. Seed and update alone decide which. None is a
+    held-out problem, so none is one of `evaluate`. Raises what ends a request."""
+    stream = training_problems(seed * 1_000_003 + update, DRAWN_FROM[words])
+    drawn = [(problem, each) for problem in itertools.islice(stream, problems) for each in THRESHOLDS]
     sessions = [
-        engine.create_session(p.question, temperature=1.0, seed=own_seed * answers + at, trajectory=True)
-        for p, at in drawn
+        engine.create_session(p.question, confidence_threshold=each, trajectory=True) for p, each in drawn
     ]
     groups: dict[Problem, Group] = {problem: Group([], []) for problem, _ in drawn}
     results = dict(engine.run(sessions))
