@@ -15,7 +15,7 @@ from lopa_ray.model.checkpoint.native_checkpoint import save_model
 from lopa_ray.model.families.family import published_rows
 from lopa_ray.model.families.native import family_of
 from lopa_ray.model.native_implementation import load_model
-from replay import Steps, log_probabilities, steps_of
+from replay import Decisions, decisions_of, log_probabilities
 from rollouts import Group
 from tracerl import advantages, objective
 
@@ -64,17 +64,17 @@ class Trainer:
 
         Raises ReplayError, and changes nothing, unless all recorded log-probabilities are the trainer's own.
         """
-        parts: list[list[tuple[Steps, Tensor, Tensor]]] = []
+        parts: list[list[tuple[Decisions, Tensor, Tensor]]] = []
         differs = 0.0
         for group in groups:
             if {answer.weight_version for answer in group.answers} != {self.version}:
                 raise ReplayError(f"got answers of other weights than those of version {self.version}")
             of_answers, of_group = advantages(torch.tensor(group.rewards)), []
-            for steps in steps_of(group.answers, self._block_size, self.model.config.mask_token_id):
+            for decisions in decisions_of(group.answers, self._block_size, self.model.config.mask_token_id):
                 with torch.no_grad():
-                    old = log_probabilities(self.model, steps, self._block_size)
-                differs = max(differs, (old - steps.recorded).abs().max().item())
-                of_group.append((steps, old, of_answers[steps.answer[steps.step]]))
+                    old = log_probabilities(self.model, decisions, self._block_size)
+                differs = max(differs, (old - decisions.recorded).abs().max().item())
+                of_group.append((decisions, old, of_answers[decisions.answer]))
             if of_answers.any():
                 parts.append(of_group)
         if not differs <= TOLERANCE:
@@ -88,13 +88,13 @@ class Trainer:
         rewards = torch.tensor([reward for group in groups for reward in group.rewards])
         return {"reward": rewards.mean().item(), "learned_from": len(parts), "replay_differs": differs}
 
-    def _step(self, parts: Sequence[tuple[Steps, Tensor, Tensor]]) -> None:
-        """One step of the optimizer, by steps, their log-probabilities before the update and their advantages. Products
-        are in bfloat16."""
-        count = sum(len(steps.token) for steps, _, _ in parts)
-        for steps, old, advantage in parts:
+    def _step(self, parts: Sequence[tuple[Decisions, Tensor, Tensor]]) -> None:
+        """One step of the optimizer, by decisions, their log-probabilities before the update and their advantages.
+        Products are in bfloat16."""
+        count = sum(len(decisions.token) for decisions, _, _ in parts)
+        for decisions, old, advantage in parts:
             with torch.autocast("cpu", torch.bfloat16):
-                logprobs = log_probabilities(self.model, steps, self._block_size)
+                logprobs = log_probabilities(self.model, decisions, self._block_size)
             (-objective(logprobs, old, advantage) / count).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()

@@ -12,8 +12,8 @@ import torch
 from learn import BLOCK_SIZE, RunConfig, learn
 from lopa_ray import LocalEngine
 from lopa_ray.execution.model_files import checkpoint_folder
-from replay import log_probabilities, steps_of
-from rollouts import Group, roll_out
+from replay import decisions_of, log_probabilities
+from rollouts import THRESHOLDS, Group, roll_out
 from tracerl import advantages, objective
 from trainer import ReplayError, Trainer
 
@@ -47,7 +47,7 @@ def test_at_the_weights_that_decoded_the_gradient_is_the_advantage() -> None:
 
 # With the model of the package
 
-SMALL = RunConfig("", updates=2, problems=3, answers=4, eval_every=1, eval_problems=4, workers=1)
+SMALL = RunConfig("", updates=2, problems=3, eval_every=1, eval_problems=4, workers=1)
 
 
 def engine_of(config: RunConfig) -> LocalEngine:
@@ -65,14 +65,14 @@ def engine() -> LocalEngine:
 
 @pytest.fixture(scope="module")
 def groups(engine: LocalEngine) -> list[Group]:
-    return roll_out(engine, SMALL.words, SMALL.seed, 1, SMALL.problems, SMALL.answers)
+    return roll_out(engine, SMALL.words, SMALL.seed, 1, SMALL.problems)
 
 
 def test_rollouts_are_answers_of_their_own_with_rewards(groups: list[Group]) -> None:
     assert len(groups) == SMALL.problems
     for group in groups:
-        assert len({tuple(answer.token_ids) for answer in group.answers}) > 1
-        assert len(group.answers) == len(group.rewards) == SMALL.answers
+        assert len({tuple(answer.replay.step_map) for answer in group.answers}) > 1
+        assert len(group.answers) == len(group.rewards) == len(THRESHOLDS)
     assert {reward for group in groups for reward in group.rewards} == {0.0, 1.0}
 
 
@@ -82,11 +82,11 @@ def test_a_forward_gives_the_recorded_log_probabilities(
     model = trainer_of(engine, tmp_path).model
     tokens = 0
     for group in groups:
-        for steps in steps_of(group.answers, BLOCK_SIZE, engine.vocabulary.mask_token_id):
+        for decisions in decisions_of(group.answers, BLOCK_SIZE, engine.vocabulary.mask_token_id):
             assert torch.allclose(
-                log_probabilities(model, steps, BLOCK_SIZE), steps.recorded, rtol=0, atol=1e-4
+                log_probabilities(model, decisions, BLOCK_SIZE), decisions.recorded, rtol=0, atol=1e-4
             )
-            tokens += len(steps.token)
+            tokens += len(decisions.token)
     assert tokens == sum(len(answer.token_ids) for group in groups for answer in group.answers)
 
 
@@ -95,7 +95,7 @@ def test_an_update_raises_the_objective(engine: LocalEngine, tmp_path: Path, gro
     before = trainer.weights()
     figures = trainer.update(groups)
     assert trainer.version == 1 and figures["replay_differs"] < 1e-4
-    assert figures["learned_from"] == sum(0 < sum(group.rewards) < SMALL.answers for group in groups) > 0
+    assert figures["learned_from"] == sum(0 < sum(group.rewards) < len(THRESHOLDS) for group in groups) > 0
     changed = trainer.weights()
     assert all(not torch.equal(changed[name], before[name]) for name in before)
 
