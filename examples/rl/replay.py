@@ -75,7 +75,7 @@ def log_probabilities(model: Transformer, decisions: Decisions, block_size: int)
         )
         of_prompt = F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
         k, v = (torch.cat((rows.expand(count, -1, -1, -1), own), 2) for rows, own in ((k, k_own), (v, v_own)))
-        of_blocks = []
+        of_blocks: list[Tensor] = []
         for queries in q_own.split(block_size, 2):
             seen = prompt + sum(block.shape[2] for block in of_blocks) + queries.shape[2]
             of_blocks.append(F.scaled_dot_product_attention(queries, k[:, :, :seen], v[:, :, :seen]))
