@@ -24,7 +24,7 @@ import ray
 from actors import RayEngine
 from lopa_ray import Config, LocalEngine
 from lopa_ray.execution.model_files import checkpoint_folder
-from rollouts import Words, evaluate, roll_out
+from rollouts import evaluate, roll_out
 from run_record import write_record
 from trainer import Trainer
 
@@ -45,10 +45,8 @@ class RunConfig:
     learning_rate: float = 1.5e-4
     confidence_threshold: float = 0.5
     """Of the decoder that is evaluated: what is less than certain is decided together."""
-    words: Words = "trained"
-    """Of the training problems; see `DRAWN_FROM`."""
     seed: int = 7
-    """Of training problems and of answers."""
+    """Of training problems."""
     eval_every: int = 10
     """Updates from one evaluation to the next; the first is before any update, and the last after all."""
     eval_problems: int = 300
@@ -100,7 +98,7 @@ def learn(
         began = time.monotonic()
         line: dict[str, float] = {"update": update}
         if update:
-            groups = roll_out(engine, config.words, config.seed, update, config.problems)
+            groups = roll_out(engine, config.seed, update, config.problems)
             line |= trainer.update(groups)
             engine.update_weights(trainer.weights(), version=update)
         if update % config.eval_every == 0 or update == config.updates:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
 
 from lopa_lab.word_problems import Problem, held_out_problems, is_correct, training_problems
-from lopa_lab.word_problems.generator import MakeProblem, make_problem
 from lopa_lab.word_problems.told_stories import make_told_problem
 from lopa_ray import GenerationResult, Trajectory
 from lopa_ray.engine.base import Engine
 
-Words = Literal["trained", "held_out"]
-DRAWN_FROM: dict[Words, tuple[float, MakeProblem]] = {
-    "trained": (0.5, make_told_problem),  # half of the problems in the grammar's wordings
-    "held_out": (1.0, partial(make_problem, held_out_words=True)),
-}
-"""Words of training problems → the share of those that are not in the trained listed wordings, and their source. Of
-problems in held-out words the model was shown no worked answer, and it is shown none here."""
+TOLD_SHARE = 0.5
+"""The share of training problems that are in the grammar's wordings."""
+THRESHOLDS = (0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.9)
+"""Confidence thresholds of the answers to a training problem, which differ in what they decide at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +24,10 @@ class Group:
     rewards: list[float]
 
 
-THRESHOLDS = (0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.9)
-"""Confidence thresholds of the answers to a training problem. They differ in what they decide at once."""
-
-
-def roll_out(engine: Engine, words: Words, seed: int, update: int, problems: int) -> list[Group]:
-    """An answer by each of `THRESHOLDS` to each of so many problems. Seed and update alone decide which. None is a
-    held-out problem, so none is one of `evaluate`. Raises what ends a request."""
-    stream = training_problems(seed * 1_000_003 + update, DRAWN_FROM[words])
+def roll_out(engine: Engine, seed: int, update: int, problems: int) -> list[Group]:
+    """An answer by each of `THRESHOLDS` to each of so many problems, which depend on seed and update alone. None is
+    held out or has a held-out wording, so none is one of `evaluate`. Raises what ends a request."""
+    stream = training_problems(seed * 1_000_003 + update, (TOLD_SHARE, make_told_problem))
     drawn = [(problem, each) for problem in itertools.islice(stream, problems) for each in THRESHOLDS]
     sessions = [
         engine.create_session(p.question, confidence_threshold=each, trajectory=True) for p, each in drawn

@@ -12,12 +12,12 @@ from lopa_lab.records.record import now
 from lopa_ray import __version__
 
 METHOD = (
-    "Per update a group answers {problems} problems in {words} words by 8 confidence thresholds each, and a trainer "
-    "learns from those of which some answers are right: TraceRL's objective, AdamW at {learning_rate:g}. solved: of "
-    "{eval_problems} problems in held-out words of another seed, by a threshold of {confidence_threshold:g}; none of "
-    "them is a training problem. rollouts right, replay differs: since the row before; the latter is the largest "
-    "difference of a recorded log-probability, of all answers, from that of a forward of the trainer's, in nats. "
-    "minutes: wall time of updates and evaluations so far."
+    "Per update a group answers {problems} problems by 8 confidence thresholds each, and a trainer learns from those "
+    "of which some answers are right: TraceRL's objective, AdamW at {learning_rate:g}. solved: of {eval_problems} "
+    "problems in held-out words, by a threshold of {confidence_threshold:g}; no training problem is in these words. "
+    "rollouts right, replay differs: since the row before; the latter is the largest difference of a recorded "
+    "log-probability, of all answers, from that of a forward of the trainer's, in nats. minutes: wall time of updates "
+    "and evaluations."
 )
 
 

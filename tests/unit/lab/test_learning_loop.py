@@ -65,7 +65,7 @@ def engine() -> LocalEngine:
 
 @pytest.fixture(scope="module")
 def groups(engine: LocalEngine) -> list[Group]:
-    return roll_out(engine, SMALL.words, SMALL.seed, 1, SMALL.problems)
+    return roll_out(engine, SMALL.seed, 1, SMALL.problems)
 
 
 def test_rollouts_are_answers_of_their_own_with_rewards(groups: list[Group]) -> None:
@@ -108,7 +108,8 @@ def test_what_does_not_replay_changes_nothing(
     first, *others = groups[0].answers
     wrong = replace(first, raw_logprobs=[first.raw_logprobs[0] - 1e-3, *first.raw_logprobs[1:]])
     later = replace(first, weight_version=1)
-    for answer in (wrong, later):
+    no_number = replace(first, raw_logprobs=[math.nan, *first.raw_logprobs[1:]])
+    for answer in (wrong, no_number, later):
         with pytest.raises(ReplayError):
             trainer.update([*groups[1:], replace(groups[0], answers=[answer, *others])])
     assert trainer.version == 0
