@@ -37,7 +37,7 @@ class RunConfig:
 
     run_dir: str
     model: str = "demo"
-    updates: int = 40
+    updates: int = 30
     problems: int = 32
     """Problems per update."""
     minibatches: int = 2
