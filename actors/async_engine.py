@@ -10,14 +10,14 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 import ray
 
 from actors.calls.actor_errors import unwrapped_errors
 from actors.calls.worker_handle import RunnerFactory, WorkerInfo
 from actors.client.client_journals import ClientJournals
+from actors.client.group_controls import GroupControls
 from actors.client.group_failover import GroupFailover
 from actors.client.master_watch import MasterWatch
 from actors.group.master_status import MasterStatus
@@ -30,15 +30,17 @@ from lopa_ray.execution.model_files import download_weights
 from lopa_ray.model.hub.repository import short_name
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep, StepEvents
 from lopa_ray.protocol.slot_checksum import SlotChecksum
-from lopa_ray.scheduling.holds import Hold, Running, check_level
 from lopa_ray.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    pass
 
 OnStepEvents: TypeAlias = Callable[[StepEvents], None]
 
 logger = logging.getLogger("lopa.group")
 
 
-class AsyncRayEngine(AsyncEngine):
+class AsyncRayEngine(AsyncEngine, GroupControls):
     """Master and branch workers of one group, on the Ray that this process is connected to."""
 
     def __init__(
@@ -51,21 +53,16 @@ class AsyncRayEngine(AsyncEngine):
     ) -> None:
         """Over a group that `start` has started. Needs a running event loop."""
         super().__init__(config, info.vocabulary, tokenizer)
+        GroupControls.__init__(self, group)
         self.position_bytes = info.position_bytes
         self.resuming = False
-        self.lost: LopaError | None = None
-        """Why there is no group any more; see `revive`."""
         self.lost_groups = 0
         """Groups that were lost, including a group that is being replaced."""
-        self._group = group
         self._on_step = on_step
         self._numbers = itertools.count()
         self._queues: dict[int, asyncio.Queue[RequestEvent]] = {}
         self._journals = ClientJournals()
         self._watch = MasterWatch(config.group)
-        self._changing = asyncio.Lock()  # one pause, sleep or change of weights at a time
-        self._settled = asyncio.Event()  # a group runs and has all requests, or none could take over
-        self._settled.set()
         self._abandoned: asyncio.Queue[list[int]] = asyncio.Queue()  # of callers that have stopped iterating
         self._canceller = asyncio.create_task(self._cancel_abandoned())
         self._reader = asyncio.create_task(self._run())
@@ -151,93 +148,6 @@ class AsyncRayEngine(AsyncEngine):
 
     async def checksums(self) -> list[list[SlotChecksum]]:
         return cast(list[list[SlotChecksum]], await self._group.call("checksums"))
-
-    # Weights and memory
-
-    @property
-    def weight_version(self) -> int:
-        """The version of the weights; 0: those that were loaded."""
-        return self._group.spec.weights.version
-
-    async def update_weights(
-        self,
-        source: str | Path | Mapping[str, Any],
-        *,
-        version: int | None = None,
-        running: Running = "wait",
-    ) -> int:
-        """See `LocalEngine.update_weights`. A folder has to be on every node; tensors go there once, through Ray's
-        object store. All workers change at the same step, and workers that come later have the same weights. A group
-        that takes the place of one that was lost before all had staged them begins again; later it starts with them.
-        Raises also WorkerError, and WorkerLostError if no group could take over."""
-        from actors.workers.weight_chunks import put_tensors
-
-        async with self._changing:
-            spec = self._group.spec
-            if isinstance(source, Mapping):
-                source = await asyncio.to_thread(put_tensors, source)
-            weights = spec.weights.next(source, version)
-            prepared = None
-            while prepared is not self._group.master or not self._settled.is_set():
-                prepared = await self._order("prepare_weights", weights, running, undo="update")
-            self._group.spec = replace(spec, weights=weights)
-            await self._order("commit_weights", weights.version)
-            return weights.version
-
-    async def pause(self, running: Running = "wait") -> None:
-        """See `LocalEngine.pause`."""
-        async with self._changing:
-            await self._order("hold", "pause", running, undo="pause")
-            self._group.standing["pause"] = ("hold", "pause", "keep")
-
-    async def resume(self) -> None:
-        async with self._changing:
-            self._group.standing.pop("pause", None)
-            await self._order("release", "pause")
-
-    async def is_paused(self) -> bool:
-        return "pause" in self._group.standing
-
-    async def sleep(self, level: int = 1) -> None:
-        """See `LocalEngine.sleep`."""
-        check_level(level)
-        async with self._changing:
-            await self._order("sleep", level)
-            self._group.standing["sleep"] = ("sleep", level)
-
-    async def wake_up(self) -> None:
-        """See `LocalEngine.wake_up`."""
-        async with self._changing:
-            self._group.standing.pop("sleep", None)
-            await self._order("wake_up")
-
-    async def is_sleeping(self) -> bool:
-        return "sleep" in self._group.standing
-
-    async def reset_prefix_cache(self) -> None:
-        """Drop the stored prefixes of prompts, before the next step."""
-        await self._order("reset_prefix_cache")
-
-    async def _order(self, method: str, *arguments: Any, undo: Hold | None = None) -> Any:
-        """Call the master, and if its group is lost, the master of the next one; returns the one that has answered.
-        `undo`: the hold to release if the caller does not wait any more. Raises what the master raises, and
-        WorkerLostError if no group could take over."""
-        while True:
-            await self._settled.wait()
-            if self.lost is not None:
-                raise self.lost
-            master = self._group.master
-            try:
-                await self._group.call(method, *arguments)
-                return master
-            except asyncio.CancelledError:
-                if undo is not None:
-                    master.release.remote(undo)
-                raise
-            except WorkerLostError as error:
-                logger.warning(f"{method} was interrupted: {str(error).splitlines()[0]}")
-                if self._group.master is master:  # the loss is not noticed yet
-                    self._settled.clear()
 
     def revive(self) -> None:
         """Try again to start a group, in the background, after one was lost and none could take its place."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, aclosing
-from pathlib import Path
+from functools import wraps
 from queue import Empty, SimpleQueue
-from typing import Any, Self, TypeAlias
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 import ray
 
@@ -17,7 +17,6 @@ from actors.calls.worker_handle import RunnerFactory
 from actors.client.event_loop_thread import CLOSED, EventLoopThread
 from actors.connection.ray_connection import LOCAL_RAY, RayConnection, ray_address
 from actors.connection.ray_node import CHECK_S
-from actors.group.master_status import MasterStatus
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
@@ -26,10 +25,24 @@ from lopa_ray.execution.model_files import pin_model
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.hub.repository import short_name
 from lopa_ray.protocol.events import RequestEvent
-from lopa_ray.protocol.slot_checksum import SlotChecksum
-from lopa_ray.scheduling.holds import Running
 
 OnPhase: TypeAlias = Callable[[str], object]
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncRayEngine, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[RayEngine, P], T]:
+    """A method that runs a coroutine of the engine in its thread."""
+
+    @wraps(method)
+    def run(self: RayEngine, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return self._loop.run(method(self._running, *arguments, **named))
+
+    return run
 
 
 class RayEngine(Engine):
@@ -91,8 +104,7 @@ class RayEngine(Engine):
         finally:
             decoding.cancel()
 
-    def resize(self, num_workers: int) -> None:
-        self._loop.run(self._running.resize(num_workers))
+    resize = _blocking(AsyncRayEngine.resize)
 
     @property
     def num_workers(self) -> int:
@@ -103,51 +115,22 @@ class RayEngine(Engine):
         """See `AsyncRayEngine.start_phases`; connecting to Ray, or starting it, comes before them."""
         return self._running.start_phases
 
-    def status(self) -> MasterStatus:
-        return self._loop.run(self._running.status())
-
-    def checksums(self) -> list[list[SlotChecksum]]:
-        return self._loop.run(self._running.checksums())
+    status = _blocking(AsyncRayEngine.status)
+    checksums = _blocking(AsyncRayEngine.checksums)
 
     @property
     def weight_version(self) -> int:
-        """The version of the weights; 0: those that were loaded."""
+        """See `LocalEngine.weight_version`."""
         return self._engine.weight_version
 
-    def update_weights(
-        self,
-        source: str | Path | Mapping[str, Any],
-        *,
-        version: int | None = None,
-        running: Running = "wait",
-    ) -> int:
-        """See `AsyncRayEngine.update_weights`."""
-        return self._loop.run(self._running.update_weights(source, version=version, running=running))
-
-    def pause(self, running: Running = "wait") -> None:
-        """See `LocalEngine.pause`."""
-        self._loop.run(self._running.pause(running))
-
-    def resume(self) -> None:
-        self._loop.run(self._running.resume())
-
-    def is_paused(self) -> bool:
-        return self._loop.run(self._running.is_paused())
-
-    def sleep(self, level: int = 1) -> None:
-        """See `LocalEngine.sleep`."""
-        self._loop.run(self._running.sleep(level))
-
-    def wake_up(self) -> None:
-        """See `LocalEngine.wake_up`."""
-        self._loop.run(self._running.wake_up())
-
-    def is_sleeping(self) -> bool:
-        return self._loop.run(self._running.is_sleeping())
-
-    def reset_prefix_cache(self) -> None:
-        """Drop the stored prefixes of prompts, before the next step."""
-        self._loop.run(self._running.reset_prefix_cache())
+    update_weights = _blocking(AsyncRayEngine.update_weights)
+    pause = _blocking(AsyncRayEngine.pause)
+    resume = _blocking(AsyncRayEngine.resume)
+    is_paused = _blocking(AsyncRayEngine.is_paused)
+    sleep = _blocking(AsyncRayEngine.sleep)
+    wake_up = _blocking(AsyncRayEngine.wake_up)
+    is_sleeping = _blocking(AsyncRayEngine.is_sleeping)
+    reset_prefix_cache = _blocking(AsyncRayEngine.reset_prefix_cache)
 
     def close(self) -> None:
         """End the group, and Ray if the last engine started it; requests in flight fail with WorkerLostError."""

@@ -26,7 +26,11 @@ from .decoding.decoders.lopa import D2FSettings as D2FSettings, LopaSettings as 
 from .decoding.decoders.multi_block import MultiBlockSettings as MultiBlockSettings
 from .decoding.decoders.nemotron import NemotronSettings as NemotronSettings
 from .decoding.decoders.renoising import RenoisingSettings as RenoisingSettings
-from .decoding.decoders.s2d2 import S2D2Settings as S2D2Settings
+from .decoding.decoders.s2d2 import (
+    S2D2D2FSettings as S2D2D2FSettings,
+    S2D2EditingSettings as S2D2EditingSettings,
+    S2D2Settings as S2D2Settings,
+)
 from .decoding.decoders.self_speculation import SelfSpeculationSettings as SelfSpeculationSettings
 from .decoding.decoders.vanilla import VanillaSettings as VanillaSettings
 from .decoding.decoders.wino import WinoSettings as WinoSettings

@@ -37,7 +37,7 @@ class GroupMembership:
         self._on_change = on_change
         self._start_timeout_s = group.start_timeout_s
         self._staged: tuple[WeightSource, NodeWeights] | None = None
-        self._level = 1  # of the last `sleep`
+        self._level = 0  # of `sleep`; 0: awake
 
     async def start(self, scheduler: Scheduler, phases: StartPhases) -> WorkerInfo:
         """Create the workers, and enter the first epoch with workers that have loaded the model; the others join as
@@ -112,7 +112,7 @@ class GroupMembership:
     async def stage(self, source: WeightSource) -> None:
         """Have all workers stage weights, while they compute steps. Raises CheckpointError and what else one of them
         raises; a worker that is lost is left to the next step."""
-        staged = self._staged = source, self._factory.weights.of(source)
+        staged = self._staged = source, self._factory.weights.anew(source)
         shards = [shard for worker in self.pool.workers for shard in worker.shards]
         calls = [asyncio.ensure_future(staged[1].stage(shard)) for shard in shards]
         done, late = await asyncio.wait(calls, timeout=self._start_timeout_s)
@@ -144,14 +144,15 @@ class GroupMembership:
 
     async def sleep(self, level: int) -> None:
         """Between steps; see `LocalEngine.sleep`. Raises WorkerLostError if no worker is left."""
-        self._level = level
+        self._level = max(level, self._level)
         if level == 2:
-            self._factory.use(self._factory.source, self._factory.weights.of(self._factory.source))
+            self._factory.weights = self._factory.weights.anew()
         await self.pool.change(lambda worker: worker.call("sleep", level))
 
     async def wake_up(self) -> None:
         """Between steps. Raises WorkerLostError if no worker is left."""
-        if self._level == 2:
+        level, self._level = self._level, 0
+        if level == 2:
             await self._change(lambda worker: (asyncio.ensure_future(self._factory.load_model(worker)),))
         else:
             await self._change(lambda worker: worker.call("call_runner", "wake_up"))

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
 
 from ray.util.placement_group import PlacementGroup
 
 from actors.calls.worker_handle import RunnerFactory, WorkerInfo
 from actors.group.autoscaling_loop import AutoscalingLoop
 from actors.group.group_membership import GroupMembership
+from actors.group.held_group import HeldGroup
 from actors.group.master_status import MasterStatus
 from actors.group.start_phases import StartPhases
 from actors.group.steps_in_flight import StepsInFlight
@@ -33,11 +33,9 @@ from lopa_ray.errors import (
     WorkerMemoryError,
 )
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.model.checkpoint.weight_source import WeightSource
 from lopa_ray.protocol.events import RequestEvent, StepEvents
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.step_report import StepTiming
-from lopa_ray.scheduling.holds import Hold, Running
 from lopa_ray.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger("lopa.group")
@@ -46,27 +44,23 @@ MAX_REPEATS = 3  # how often in a row a step is run again though no worker is lo
 IDLE_CHECK_S = 1.0  # seconds between two checks that idle workers are alive
 
 
-class Master:
+class Master(HeldGroup):
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
     def __init__(self, name: str = "group") -> None:
         """The process starts before the model is known. `name`: of the group, for Ray's dashboard."""
+        super().__init__()
         self._name = name
-        self._work_arrived = asyncio.Event()
-        self._started = asyncio.Event()
-        self._workers_lock = asyncio.Lock()  # held while the workers are called
         self._autoscaling: AutoscalingLoop | None = None
         self._loop: asyncio.Task[None] | None = None
         self._in_flight = StepsInFlight()
         self._steps = 0
         self._step_began: float | None = None
         self._repeats = 0
-        self._broken: LopaError | None = None  # why no request is taken any more
         self._unpublished: tuple[list[RequestEvent], StepTiming | None] = [], None  # of the last step
         self._published: asyncio.Queue[StepEvents] = asyncio.Queue()
         self._failed_steps = 0
         self._out_of_memory_steps = 0
-        self._boundary = asyncio.Event()  # a step has ended
 
     def __repr__(self) -> str:
         return f"{self._name}/master"
@@ -128,73 +122,6 @@ class Master:
         if self._autoscaling is not None:
             self._autoscaling.resize(num_workers)
         self.membership.resize(num_workers)
-
-    # Weights and memory. These raise WorkerLostError, as all calls of a lost group do, if no worker is left.
-
-    async def prepare_weights(self, source: WeightSource, running: Running) -> None:
-        """Stage weights, and `hold` for them. Raises CheckpointError, SettingsError and what else a worker raises, and
-        ProtocolError if the hold is released meanwhile."""
-        await self._started.wait()
-        try:
-            await self.membership.stage(source)
-            await self.hold("update", running)
-        except BaseException:
-            self.membership.discard()
-            raise
-
-    async def commit_weights(self, version: int) -> None:
-        """Compute with the staged weights from now on; nothing to do for a group that was started with them."""
-        await self._started.wait()
-        if self.scheduler.weight_version != version:
-            await self._between_steps(self.membership.commit())
-            self.scheduler.weight_version = version
-        await self.release("update")
-
-    async def sleep(self, level: int) -> None:
-        """See `LocalEngine.sleep`."""
-        await self.hold("sleep", "keep")
-        await self._between_steps(self.membership.sleep(level))
-
-    async def wake_up(self) -> None:
-        if "sleep" in self.scheduler.holds.reached:
-            await self._between_steps(self.membership.wake_up())
-        await self.release("sleep")
-
-    async def _between_steps(self, change: Coroutine[Any, Any, None]) -> None:
-        """Under a hold. Requests that have begun get their K/V computed anew."""
-        async with self._workers_lock:
-            self.scheduler.suspend()
-            try:
-                await change
-            except WorkerLostError as error:
-                self._end(error)
-                raise
-
-    async def hold(self, reason: Hold, running: Running) -> None:
-        """See `Scheduler.hold`; returns when it is reached. Raises ProtocolError if it is released meanwhile."""
-        await self._started.wait()
-        self.scheduler.hold(reason, running)
-        self._work_arrived.set()
-        while not self.scheduler.is_held(reason):
-            if self._broken is not None:
-                raise self._broken
-            if reason not in self.scheduler.holds:
-                raise ProtocolError(f"{reason} was given up")
-            self._boundary.clear()
-            await self._boundary.wait()
-
-    async def release(self, reason: Hold) -> None:
-        if reason == "update":
-            self.membership.discard()
-        self.scheduler.holds.remove(reason)
-        self._work_arrived.set()
-        self._boundary.set()
-
-    async def reset_prefix_cache(self) -> None:
-        """Drop stored prefixes before the next step, as a change of membership does."""
-        await self._started.wait()
-        self.membership.pool.intact = False
-        self._work_arrived.set()
 
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Checksums per worker and slot, once the group started. Raises ProtocolError while requests are in flight, and
@@ -282,11 +209,6 @@ class Master:
             except TimeoutError:
                 async with self._workers_lock:
                     await self.membership.pool.check_alive()
-
-    @property
-    def _change_due(self) -> bool:
-        """A group that sleeps stays as it is."""
-        return self.membership.change_due and "sleep" not in self.scheduler.holds.reached
 
     async def step(self) -> None:
         """Send the steps that may be in flight, process the oldest. Raises why one failed; the next call repeats it."""

@@ -41,7 +41,7 @@ class RendezvousStore:
 
     def open(self) -> asyncio.Future[tuple[Any, str]]:
         if self._opened is None:
-            self._opened = asyncio.ensure_future(asyncio.to_thread(_open))
+            self._opened = asyncio.ensure_future(asyncio.to_thread(open_store))
         return self._opened
 
     async def address(self) -> tuple[str, int]:
@@ -67,7 +67,8 @@ def abandoned_key(epoch: int | str) -> str:
     return f"abandoned{epoch}"
 
 
-def _open() -> tuple[Any, str]:
+def open_store() -> tuple[Any, str]:
+    """A store that this process serves as long as it is kept, and its host. Raises RuntimeError, and OSError."""
     from actors.transfer.process_group import JOIN_TIMEOUT, c10d
 
     # Creating a store resolves this host's name backwards, which stalls where DNS is slow.

@@ -43,9 +43,9 @@ class NodeWeights:
         self._on_hub = is_on_hub(config.model)
         self._nodes: dict[str, _NodeState] = {}
 
-    def of(self, source: WeightSource) -> NodeWeights:
-        """For other weights of the same model."""
-        other = NodeWeights(self._config, source)
+    def anew(self, source: WeightSource | None = None) -> NodeWeights:
+        """For workers that load other weights of the same model (None: these), without a copy so far."""
+        other = NodeWeights(self._config, source or self._source)
         other.shared = self.shared
         return other
 

@@ -49,10 +49,6 @@ class WorkerFactory:
         if self._resolved is not None:
             self._resolved = replace(self._resolved, weights=source)
 
-    @property
-    def source(self) -> WeightSource:
-        return self._spec.weights
-
     def create(self) -> WorkerHandle:
         """A new worker without a model. Ray places it when there is room."""
         allocation = self._allocator.allocate()

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from cluster.choices.answer_format import AnswerFormat
 from cluster.choices.answer_parser import Answer, AnswerDelta
+from cluster.choices.canvas_view import CanvasView
 from cluster.choices.messages import (
-    CanvasBranch,
-    CanvasCandidates,
-    CanvasCell,
-    CanvasRuleStep,
-    ChoiceCanvas,
     ChoiceCost,
     ChoiceFinished,
     ChoiceFinishReason,
@@ -30,7 +25,6 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.outcome import Decision
-from lopa_ray.protocol.plan import Fill
 from lopa_ray.protocol.step_report import PHASES
 from lopa_ray.text.detokenizer import IncrementalDetokenizer
 from lopa_ray.text.tokenizer import Tokenizer
@@ -69,7 +63,7 @@ class ChoiceState:
         self._follows_text = bool(request.stream or request.stop or not request.parallel_tool_calls)
         self._echo = ""
         self._decisions: dict[int, Decision] = {}
-        self._decided_at_step: dict[int, int] = {}
+        self._canvas_view = CanvasView(index, session, tokenizer)
         self._logprobs: list[TokenLogprob] = []
         self._is_text_empty = True  # true until a token with a log-probability has added to the text
         self._phase_seconds = dict.fromkeys(PHASES, 0.0)
@@ -97,9 +91,8 @@ class ChoiceState:
         step = self._result.add_step(event.plan, outcome)
         self._add_stats(event, step, now)
         step.update(self._decisions, lambda _, decision: decision)
-        step.update(self._decided_at_step, lambda *_: step.step)
         if self._request.stream_canvas:
-            yield self._snapshot(step, outcome.considered, now)
+            yield self._canvas_view.of_step(step, outcome.considered, now - self.arrival_time)
         finished = outcome.finish_reason is not None
         if finished or self._follows_text:
             yield from self._new_text(final=finished)
@@ -245,58 +238,3 @@ class ChoiceState:
             phases_seconds=self._phase_seconds,
             commit_bytes=self._commit_bytes,
         )
-
-    # Canvas
-
-    def _snapshot(self, step: TraceStep, considered: Sequence[Decision], now: float) -> ChoiceCanvas:
-        mask, decided_at = self.session.vocabulary.mask_token_id, self._decided_at_step
-        prompt = len(self.session.prompt)
-        return ChoiceCanvas(
-            choice=self.index,
-            step=step.step,
-            seconds=now - self.arrival_time,
-            cells=tuple(
-                CanvasCell("", 0)
-                if token == mask
-                else CanvasCell(self._tokenizer.token_text(token), decided_at.get(prompt + at, 0))
-                for at, token in enumerate(step.canvas)
-            ),
-            branches=tuple(
-                CanvasBranch(
-                    step.branch_name(at),
-                    self._tried(branch.fills),
-                    branch.confidence if math.isfinite(branch.confidence) else None,
-                )
-                for at, branch in enumerate(step.branches)
-            ),
-            winner=step.winner,
-            rule_steps=tuple(
-                CanvasRuleStep(
-                    rule_step.branch,
-                    tuple(position - prompt for position, _ in rule_step.fills),
-                    tuple(
-                        (None if at is None else at - prompt, to - prompt) for at, to in rule_step.shift.moves
-                    ),
-                    tuple(position - prompt for position in rule_step.shift.inserted),
-                    tuple(position - prompt for position in rule_step.shift.deletions),
-                )
-                for rule_step in step.rule_steps
-            ),
-            candidates=self._candidates([*considered, *step.decided]),
-        )
-
-    def _candidates(self, decisions: Sequence[Decision]) -> tuple[CanvasCandidates, ...]:
-        """Several decisions on one position: the last one counts."""
-        text, prompt = self._tokenizer.token_text, len(self.session.prompt)
-        tops = {decision.position - prompt: decision.top_logprobs for decision in decisions}
-        return tuple(
-            CanvasCandidates(
-                at, tuple(text(token) for token, _ in top), tuple(round(math.exp(lp), 4) for _, lp in top)
-            )
-            for at, top in tops.items()
-            if top
-        )
-
-    def _tried(self, fills: Sequence[Fill]) -> str:
-        text, prompt = self._tokenizer.token_text, len(self.session.prompt)
-        return " ".join(f"{text(token)}@{position - prompt}" for position, token in fills)

@@ -130,6 +130,9 @@ def serve(
         str | None,
         typer.Option("--api-keys", metavar="FILE", help="One API key per line (args.api_keys_file)."),
     ] = None,
+    admin_keys: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Keys that change weights (args.admin_keys_file).")
+    ] = None,
 ) -> None:
     """Serve models behind OpenAI's API, with a playground at /.
 
@@ -144,7 +147,7 @@ def serve(
     launcher.apply_options(
         host=host,
         port=port,
-        api_keys_file=api_keys,
+        key_files={"api_keys_file": api_keys, "admin_keys_file": admin_keys},
         model=engine["model"],
         replicas=replicas,
         sections=overrides,

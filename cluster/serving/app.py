@@ -17,7 +17,6 @@ from ray import serve
 from ray.serve import Application
 
 from actors.workers.placement import worker_bundle
-from cluster.serving.http.api_keys import load_api_keys
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.protocol.backend import Backend
 from cluster.serving.replica.group_server import GroupServer
@@ -124,11 +123,11 @@ def http_app_builder(settings: ServeSettings) -> Any:
         use_serve_log_handlers()
         for source in sources:  # requests have fields for their settings
             register_decoder(source)
-        keys = load_api_keys(settings.api_keys_file, os.environ)
+        http = settings.http_with_keys(os.environ)
 
         def backend() -> Backend:
             return cast(Backend, serve.get_replica_context().servable_object)
 
-        return create_app(backend, settings.http.replace(api_keys=keys), send_id=False)
+        return create_app(backend, http, send_id=False)
 
     return build_http_app

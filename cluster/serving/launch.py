@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from actors.workers.placement import check_nodes
 from cluster.command_line.end_signals import stop_signals
 from cluster.command_line.progress import ShownTask
 from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application, default_replicas
-from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
+from cluster.serving.http.api_keys import API_KEYS_VARIABLE
 from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.serve_environment import serve_environment
 from cluster.serving.settings import ModelEntry, ServeSettings
@@ -62,16 +62,17 @@ class ServeLauncher:
         *,
         host: str | None,
         port: int | None,
-        api_keys_file: str | None,
+        key_files: Mapping[str, str | None],
         model: str | None,
         replicas: int | None,
         sections: dict[str, dict[str, Any]],
     ) -> None:
-        """`sections` changes the first model, `model` renames it, and `replicas` is the number of its groups. Raises
-        SettingsError for a wrong value."""
+        """`key_files` are arguments of the application. `sections` changes the first model, `model` renames it, and
+        `replicas` is the number of its groups. Raises SettingsError for a wrong value."""
         self.http_options |= {"host": host or self.host, "port": port or self.port}
-        if api_keys_file is not None:
-            self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
+        self.args |= {
+            name: str(Path(file).absolute()) for name, file in key_files.items() if file is not None
+        }
         first, *others = self.settings.models
         changed = {name: {**getattr(first, name), **values} for name, values in sections.items()}
         register_decoder(sections.get("decode", {}).get("decoder"))
@@ -104,8 +105,7 @@ class ServeLauncher:
             specs.append(spec)
         build_application(self.args, self.deployments)
         if ray_address() == LOCAL_RAY:
-            keys = load_api_keys(self.settings.api_keys_file, {**os.environ, **self.env_vars})
-            self.settings.http.replace(api_keys=keys)
+            self.settings.http_with_keys({**os.environ, **self.env_vars})
             _check_port(self.host, self.port)
             for spec in specs:
                 # Here the progress bar is visible; a replica would download without one.

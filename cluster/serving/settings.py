@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from cluster.serving.http.api_keys import load_api_keys
 from cluster.serving.http.http_settings import HttpSettings
 from lopa_ray.config.strict import StrictModel
 from lopa_ray.engine.config import Config
@@ -56,13 +58,21 @@ class ServeSettings(StrictModel):
     """File with one API key per line, on the node of the ingress. The environment variable LOPA_API_KEYS
     (with commas between keys) adds to it. Without both no key is needed."""
 
+    admin_keys_file: str | None = None
+    """File with the keys for /admin, in the same form. Without it weights cannot be changed over HTTP."""
+
+    def http_with_keys(self, environ: Mapping[str, str]) -> HttpSettings:
+        """`http` with all keys. Raises SettingsError."""
+        keys, admin_keys = load_api_keys(self.api_keys_file, environ), load_api_keys(self.admin_keys_file, {})
+        return self.http.replace(api_keys=keys, admin_keys=admin_keys)
+
     @field_validator("http", mode="before")
     @classmethod
     def _check_no_keys(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "api_keys" in value:
+        if isinstance(value, dict) and value.keys() & {"api_keys", "admin_keys"}:
             raise ValueError(
-                "api_keys are not allowed in a Serve config, which every user of the cluster can read; use "
-                "api_keys_file or the environment variable LOPA_API_KEYS"
+                "keys are not allowed in a Serve config, which every user of the cluster can read; use "
+                "api_keys_file, admin_keys_file or the environment variable LOPA_API_KEYS"
             )
         return value
 

@@ -31,6 +31,7 @@ records of a kind of device. [NOTES.md](NOTES.md) has findings.
 
 QUESTIONS = {
     "decode": "Tokens per forward and per second, latency and problems solved of decoders",
+    "rollouts": "Groups of answers with their trajectories, by one branch and by exact drafts",
     "serve": "A server under load",
     "forward": "A worker's step, beside the floor of the device and a plain batched forward",
     "step": "A step by phase, on several workers",

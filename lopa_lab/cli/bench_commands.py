@@ -20,6 +20,7 @@ from cluster.command_line.options import (
 from lopa_lab.bench.measurements import Measurements
 from lopa_lab.bench.model_shapes import model_to_measure
 from lopa_lab.cli import bench_options as options
+from lopa_lab.cli.bench_comparison_commands import english, freedave, rollouts
 from lopa_lab.cli.bench_options import benchmark, several
 from lopa_lab.cli.bench_serve_command import serve
 from lopa_ray.config.group_settings import TransferName
@@ -35,8 +36,6 @@ TRANSPORTS = (*get_args(TransferName), "single_phase")
 """Ways for K/V of a winner to reach the other workers. single_phase: each worker has computed them itself."""
 
 ALL_TRANSPORTS = ",".join(TRANSPORTS)
-
-FREEDAVE_RULES = "0.9,static,schedule,vanilla"
 
 ALL_DECODERS = ",".join(name for name, decoder in DECODERS.items() if decoder.fills_masks)
 """Decoders for models that fill masks, as the package's model does."""
@@ -151,29 +150,6 @@ def commit(
 
 
 @benchmark
-def english(
-    config: ConfigOption = "models/smollm2",
-    assignments: SetOption = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Held-out prompts.")] = 100,
-    branches: Annotated[
-        Any, several(options.WORDS, "Branches of self-speculation; auto is one.")
-    ] = "1,4,auto",
-    max_new_tokens: options.MaxNewTokensOption = 128,
-    threads: options.ThreadsOption = 1,
-) -> Measurements:
-    """Autoregressive decoding of an English model, and self-speculation, which gives the same text."""
-    import torch
-
-    from lopa_lab.bench.english import measure_english
-    from lopa_ray.engine.config import Config
-
-    torch.set_num_threads(threads)
-    counts = [int(name) if name.isdigit() else name for name in branches]  # settings refuse other words
-    overrides = parse_overrides(assignments, max_new_tokens=max_new_tokens)
-    return measure_english(Config.load(config, overrides), prompts, counts, max_new_tokens)
-
-
-@benchmark
 def decode(
     decoder: Annotated[
         Any, several(options.WORDS, f"{', '.join(DECODERS)}.", "all that fill masks")
@@ -240,23 +216,6 @@ def decode(
 
 
 @benchmark
-def freedave(
-    config: ConfigOption = "demo",
-    assignments: SetOption = None,
-    problems: Annotated[int, typer.Option(min=1, max=100, help="Problems of each run, at most.")] = 100,
-    rules: Annotated[Any, several(options.WORDS, f"{FREEDAVE_RULES}.")] = FREEDAVE_RULES,
-) -> Measurements:
-    """Verified lookahead beside recorded decodes of FreeDave's public code: calls, rows and equal answers."""
-    from lopa_lab.bench.freedave import measure_freedave
-    from lopa_ray.engine.config import Config
-
-    for name in rules:
-        if name not in FREEDAVE_RULES.split(","):
-            raise SettingsError(f"--rules: got {name!r}; allowed: {FREEDAVE_RULES}")
-    return measure_freedave(Config.load(config, parse_overrides(assignments)).given(), problems, rules)
-
-
-@benchmark
 def recovery(
     workers: options.WorkersOption = "1,2,4",
     model: options.ModelOption = "demo",
@@ -317,7 +276,7 @@ def report(
     typer.echo(f"Page: {write_report(folder)}")
 
 
-for _command in (forward, step, commit, decode, freedave, english, serve, recovery):
+for _command in (forward, step, commit, decode, freedave, english, rollouts, serve, recovery):
     app.command()(_command)
 app.command("all")(measure_all)
 app.command()(report)

@@ -197,7 +197,7 @@ def llada21_settings(recorded: RowSettings) -> RecordedSettings:
         "max_new_tokens": max_new_tokens,
         "confidence_threshold": recorded.pop_threshold("threshold"),
         "editing_threshold": recorded.pop_threshold("editing_threshold"),
-        "max_post_steps": pop("max_post_steps", int),
+        "max_post_steps": pop("max_post_steps", int, default=16),
         "num_to_transfer": pop("num_to_transfer", int, default=1),
         "stop_at_eos": pop("eos_early_stop", bool, default=False),
     }

@@ -26,6 +26,7 @@ from lopa_lab.conformance.nemotron import (
     speculation_settings,
 )
 from lopa_lab.conformance.published_dmax import dmax_settings, published_dmax
+from lopa_lab.conformance.published_s2d2 import published_s2d2
 from lopa_lab.conformance.readers import (
     RecordedSettings,
     block_settings,
@@ -38,7 +39,7 @@ from lopa_lab.conformance.readers import (
 )
 from lopa_lab.conformance.replayed import ReplayedRun
 from lopa_lab.conformance.row_settings import RowSettings
-from lopa_lab.conformance.s2d2 import compare_s2d2, published_s2d2, s2d2_settings
+from lopa_lab.conformance.s2d2 import compare_s2d2, s2d2_d2f_settings, s2d2_editing_settings, s2d2_settings
 from lopa_lab.conformance.sub_blocks import compare_sub_blocks, sub_block_settings
 from lopa_lab.conformance.wino import compare_wino, wino_settings
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -130,6 +131,14 @@ ROWS = (
         "s2d2_sdar_paper s2d2_sdar_seeded s2d2_sdar_span s2d2_sdar_stat s2d2_sdar_stop s2d2_sdar_ucb",
         published_s2d2,
     ),
+    Rows(
+        s2d2_editing_settings,
+        compare_s2d2,
+        "s2d2_llada21_edge s2d2_llada21_eos s2d2_llada21_hyst s2d2_llada21_paper s2d2_llada21_pubmask "
+        "s2d2_llada21_score s2d2_llada21_seeded s2d2_llada21_span",
+        published_s2d2,
+    ),
+    Rows(s2d2_d2f_settings, compare_s2d2, "s2d2_d2f_llada s2d2_d2f_dream", published_s2d2),
 )
 BY_KIND = {kind: rows for rows in ROWS for kind in rows.kinds.split()}
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Generic, Self
+from typing import Self
 
-from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.constraints.token_bitmasks import TokenBitmasks
 from lopa_ray.decoding.branching import (
     ANCHOR,
@@ -17,39 +16,31 @@ from lopa_ray.decoding.branching import (
     report_of_masks,
     scores_by_position,
 )
-from lopa_ray.decoding.history import History
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.planned_branch import CanvasT, PlannedBranch, Window
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.rule_session import RuleSession
 from lopa_ray.decoding.unmasking_rules import RuleBlock
-from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, Shift, StepOutcome
+from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Fill, Plan, Segment
 from lopa_ray.protocol.scoring import ChooseTokens, Memory
 from lopa_ray.protocol.step_report import BranchReport
 
 
-class FillingSession(DecodeSession, Generic[CanvasT]):
-    """One request: a canvas, and an unmasking rule. A denoising step is `choose`, then `Canvas.set_tokens`."""
+class FillingSession(RuleSession[CanvasT]):
+    """One request. A step of it scores branches, and a denoising step follows from the report of the winner."""
 
     def _begin(self) -> None:
+        super()._begin()
         self._lookahead = Lookahead(self.settings)
-        self._history = History(self.settings)
         self._branches: list[PlannedBranch[CanvasT]] = []
         self._commit: Commit | None = None
-        self.rule_steps = 0  # denoising steps so far. Draws and schedules follow them
 
     # What a decoder provides
-
-    _canvas: CanvasT  # the canvas of the last winner, which `_begin` makes
 
     @abstractmethod
     def _windows(self, canvases: Sequence[CanvasT]) -> Sequence[Window]:
         """The windows of the coming step's branches, by their canvases. All begin at the same position, and read and
         store the same K/V."""
-
-    @abstractmethod
-    def _unmasking_rule(self, scores: Scores) -> list[int]:
-        """The positions to fill, by the scores of the masked positions, of which there is at least one."""
 
     @abstractmethod
     def _end_step(self, branch: Branch) -> None:
@@ -63,24 +54,9 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
     def _fills_last_mask(self) -> bool:
         return self._lookahead.fills_last_mask
 
-    @property
-    def _scores_decided(self) -> bool:
-        """Whether steps score decided tokens too, and may edit them. See `Plan.scores_decided`."""
-        return False
-
-    _shift = Shift()  # what the last `choose` has moved on the canvas
-
-    def _edits(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
-        """The decided tokens that a step replaces, after its fills."""
-        return []
-
     def _forkable(self, scores: Scores) -> Scores:
         """The positions that forks may fill, and the scores of what they fill there."""
         return {p: score for p, score in scores.items() if self._canvas.is_masked(p)}
-
-    def _answer(self, canvas: CanvasT) -> list[int]:
-        """The answer on a canvas, masks included, as far as it has begun."""
-        return canvas.generated
 
     def _memory(self, fork: Fork) -> Memory:
         """The question of a rule with memory to a branch of the coming step."""
@@ -91,24 +67,6 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return self._canvas.with_fills(fork.fills)
 
     # What they share
-
-    def _lay_draft(self, canvas: CanvasT, span: range) -> None:
-        """Put the draft's tokens at the masks of a span whose steps begin. A constraint leaves those out that no
-        matching answer has next to what is decided."""
-        if not self.draft:
-            return
-        first, state = len(self.prompt), self._constraint_state(self._answer(canvas))
-        for position in canvas.masked_positions(span):
-            token = self.draft.get(position - first)
-            if token is None or (state is not None and not state.allows(position, token)):
-                continue
-            if state is not None:
-                state.fill(position, token)
-            canvas.set_tokens([(position, token)])
-
-    @property
-    def generated(self) -> list[int]:
-        return self._answer(self._canvas)
 
     def _plan(self, num_branches: int) -> Plan:
         forks = self._lookahead.next_branches(num_branches)
@@ -152,53 +110,6 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
             token_bitmasks=bitmasks.unique,
             scores_decided=decided,
         )
-
-    @property
-    def draw_key(self) -> int:
-        """The key of the coming step's draws: the denoising step, or 0 where tokens are not drawn."""
-        return self.rule_steps + 1 if self.settings.temperature > 0 else 0
-
-    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
-        """The decisions of a denoising step: what the rule chooses of the masked positions, what the constraint leaves
-        no choice about, then what has settled, what an end in a hole implies, and edits."""
-
-        def allowed(positions: Iterable[int]) -> list[Decision]:
-            return filter_by_constraint(constraint_state, [scores[p].decision for p in positions], scores)
-
-        masked = scores
-        if self._scores_decided:
-            masked = {p: score for p, score in scores.items() if self._canvas.is_masked(p)}
-        chosen = set(self._unmasking_rule(masked)) if masked else set()
-        if constraint_state is not None:
-            chosen.update(filter(constraint_state.is_forced, masked))
-        filled = allowed(sorted(chosen))
-        positions = {decision.position for decision in filled}
-        filled += allowed(self._history.settled((p for p in masked if p not in positions), scores))
-        self._history = self._history.after(masked, filled=bool(filled))
-        filled += self._ended(filled, constraint_state)
-        return filled + self._edits(scores, constraint_state)
-
-    def _ended(self, filled: Sequence[Decision], constraint_state: ConstraintState | None) -> list[Decision]:
-        """EOS at all masked positions after an end in a hole, once `filled` are set."""
-        ends = self.with_ends([decision.fill for decision in filled])[len(filled) :]
-        if constraint_state is not None:
-            for position, token in ends:
-                constraint_state.fill(position, token)
-        return [Decision(position, token, 1.0, logprob=0.0, top_logprobs=()) for position, token in ends]
-
-    def with_ends(self, fills: Sequence[Fill]) -> tuple[Fill, ...]:
-        """`fills`, and EOS at all masked positions after an end in a hole: these are not part of the answer."""
-        fills = tuple(fills)
-        if not (self.given.holes and self.settings.stop_at_eos):
-            return fills
-        first, mask, eos = len(self.prompt), self.vocabulary.mask_token_id, self.vocabulary.eos_token_id
-        # The planned branch may have grown, after all that is given.
-        answer = self.generated[: self.given.end]
-        for position, token in fills:
-            if position - first < len(answer):
-                answer[position - first] = token
-        ended = self.given.ended_positions(answer, self.end_token_ids)
-        return (*fills, *((first + at, eos) for at in ended if answer[at] == mask))
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         forks = [branch.fork for branch in self._branches]

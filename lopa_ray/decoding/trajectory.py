@@ -76,7 +76,7 @@ class Trajectory:
     replay: ReplayedAnswer
     on_policy: bool
     """Whether the rule took every token from one state of one branch: not with forks that compete, a draft of the
-    answer, drafts that need not be exact, and drafts of one pass that another accepts (decoder s2d2)."""
+    answer, drafts that need not be exact, and drafts of one pass that another accepts (S2D2)."""
     weight_version: int
     """The version of the weights in the last step; 0: those that were loaded."""
     seed: int

@@ -177,7 +177,5 @@ def give_memory_back() -> None:
     gc.collect()
     if torch.accelerator.is_available():
         torch.accelerator.empty_cache()
-    with suppress(
-        AttributeError, OSError
-    ):  # glibc alone has it, and keeps what is freed below what is in use
+    with suppress(AttributeError, OSError):  # glibc keeps what is freed below memory in use
         ctypes.CDLL(None).malloc_trim(0)

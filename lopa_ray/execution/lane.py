@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +10,10 @@ import numpy.typing as npt
 
 from lopa_ray.protocol.plan import Branch, Fill, ScheduledRequest, Segment, Spans
 from lopa_ray.protocol.plan_inputs import EncoderInputs, SoftInputs
+from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.scoring import ChooseTokens, Drafted, Memory, ShadowSlots, StateBefore
+
+NOT_SCORED = SamplingParams()  # the parameters of lanes without a request
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,3 +156,17 @@ def _with_lanes_beside(lanes: list[Lane]) -> list[Lane]:
         if there == len(lanes):
             lanes.append(Lane(lane.slot, lane.start, ids, segments))
     return lanes
+
+
+def params_of_lanes(lanes: Sequence[Lane]) -> tuple[list[SamplingParams], npt.NDArray[np.int64]]:
+    """The distinct parameters of lanes, and the index of each lane's, int64 [lanes]."""
+    index_of: dict[SamplingParams, int] = {}
+    index_of_object: dict[int, int] = {}  # lanes of a request share one object, and hashing is slow
+    indices = []
+    for lane in lanes:
+        params = NOT_SCORED if lane.request is None else lane.request.plan.sampling_params
+        index = index_of_object.get(id(params))
+        if index is None:
+            index = index_of_object[id(params)] = index_of.setdefault(params, len(index_of))
+        indices.append(index)
+    return list(index_of), np.array(indices, np.int64)

@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.constraints.token_bitmasks import decompress_bitmask
-from lopa_ray.execution.lane import Lane
+from lopa_ray.execution.lane import Lane, params_of_lanes
 from lopa_ray.execution.logit_change_tables import NO_CHANGES, LogitChangeTables, logit_changes_of_lane
 from lopa_ray.execution.rule_memory import credit_rows, guess_rows, wanted_drafts
 from lopa_ray.execution.scoring_kind import COLUMN, TARGETS, ScoringKind, candidates_kind, row_numbers
 from lopa_ray.protocol.keyed_random import keyed_uniforms
-from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.scoring import (
     DRAW_COLUMNS,
     MEMORY_COLUMNS,
@@ -35,8 +34,6 @@ from lopa_ray.protocol.step_report import BRANCH_COLUMNS, ScoredRows
 
 if TYPE_CHECKING:
     from lopa_ray.execution.packing import PackingOptions
-
-NOT_SCORED = SamplingParams()  # the parameters of lanes without a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class RowsToScore:
             for at, lane in enumerate(lanes)
             if lane.request is not None and lane.branch is not None
         ]
-        self._distinguish_params()
+        self._params, self._params_of_lane = params_of_lanes(lanes)
         self._params_of_row = self._params_of_lane[lane_of_row]
         self._set_of_row = self._bitmask_of_rows()
         self._num_candidates = np.zeros(len(lanes), np.int64)
@@ -122,19 +119,6 @@ class RowsToScore:
         padded = np.zeros(self.size, np.int64)
         padded[self._index] = of_rows
         return padded
-
-    def _distinguish_params(self) -> None:
-        index_of: dict[SamplingParams, int] = {}
-        index_of_object: dict[int, int] = {}  # lanes of a request share one object, and hashing is slow
-        indices = []
-        for lane in self._lanes:
-            params = NOT_SCORED if lane.request is None else lane.request.plan.sampling_params
-            index = index_of_object.get(id(params))
-            if index is None:
-                index = index_of_object[id(params)] = index_of.setdefault(params, len(index_of))
-            indices.append(index)
-        self._params = list(index_of)
-        self._params_of_lane = np.array(indices, np.int64)
 
     def _bitmask_of_rows(self) -> npt.NDArray[np.int64]:
         """The index of each row's set of tokens in `bitmasks`; 0: any token."""
@@ -204,10 +188,11 @@ class RowsToScore:
             match branch.scoring:
                 case DenoiseTokens(draws):
                     column, of_scored = COLUMN.uniform, np.array(draws)
-                case ScoreTargets(targets) | ChooseTokens(memory=ShadowSlots(tokens=targets)):
+                case (
+                    ScoreTargets(targets)
+                    | ChooseTokens(memory=ShadowSlots(tokens=targets) | Drafted(targets))
+                ):
                     column, of_scored = COLUMN.target, np.array(targets)
-                case ChooseTokens(memory=Drafted(token=token)):
-                    column, of_scored = COLUMN.target, np.array([token])
                 case _:
                     continue
             rows = self._rows_of(lane)

@@ -38,9 +38,9 @@ class ShadowSlots:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The call on the plan's canvas that has drafted the one position which the branch scores (S2D2)."""
+    """The call on the plan's canvas that has drafted the positions which the branch scores (S2D2)."""
 
-    token: int
+    tokens: tuple[int, ...]  # the draft of each scored position
     segments: tuple[tuple[int, int], ...]  # of that call
 
 

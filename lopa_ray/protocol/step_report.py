@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -132,6 +133,15 @@ class StepReport:
 
 _BY_SIZE = sorted(_COLUMNS, key=lambda name: -np.dtype(_COLUMNS[name]).itemsize)
 """Columns in the order in which a buffer has them, so that each is aligned."""
+
+
+def reports_by_request(step_reports: Sequence[StepReport]) -> dict[int, list[BranchReport]]:
+    """The reports of each request's branches in a step, by what its workers reported."""
+    by_request: dict[int, list[BranchReport]] = {}
+    for step_report in step_reports:
+        for request_id, report in step_report.reports:
+            by_request.setdefault(request_id, []).append(report)
+    return by_request
 
 
 def _unpack(buffer: npt.NDArray[np.uint8]) -> StepReport:

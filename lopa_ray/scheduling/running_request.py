@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from lopa_ray.decoding.request_session import RequestSession
+from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.forward_costs import StepLoad
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest, StoredPrefix
@@ -26,6 +27,9 @@ class RunningRequest:
     rank_of_branch: dict[int, int] = field(default_factory=dict)
     """Branch that an earlier part of the session's step has evaluated → rank of the worker that did."""
     reports: list[BranchReport] = field(default_factory=list)  # of the branches in `rank_of_branch`
+    prompt_key: tuple[str, bytes] | None = None
+    """Client and digest of the prompt, in so far as its K/V can be stored; None before the first plan."""
+    awaited: int | None = None  # the request of the group whose K/V this one waits for, or has waited for
     last_step: int = 0
     source_rank: int | None = None  # of the worker with the K/V of the next plan's commit; None: of all
     pending_commit: ScheduledRequest | None = None
@@ -100,3 +104,9 @@ class RunningRequest:
             if not outcome.commit.shared and num_workers > 1:
                 self.source_rank = self.rank_of_branch[branch]
         self.drop_parts()
+
+    def event(self, plan: Plan, outcome: StepOutcome) -> RequestStep:
+        """The step that has ended, for the client."""
+        cached = self.stored_prefix[-1].span.stop if self.stored_prefix else 0
+        saved = 0 if self.save_prefix is None else len(self.save_prefix.span)
+        return RequestStep(self.id, plan, outcome, cached_positions=cached, saved_positions=saved)

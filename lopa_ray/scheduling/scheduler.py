@@ -20,10 +20,10 @@ from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.group_settings import AutoSwitch
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
-from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
+from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.protocol.forward_costs import ForwardCosts
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
-from lopa_ray.protocol.step_report import BranchReport, StepReport
+from lopa_ray.protocol.step_report import StepReport, reports_by_request
 from lopa_ray.scheduling.fair_queue import FairQueue
 from lopa_ray.scheduling.holds import Hold, Holds, Running
 from lopa_ray.scheduling.planned_step import STEPS_IN_FLIGHT, PlannedStep
@@ -271,10 +271,7 @@ class Scheduler:
                     f"got a report of epoch {report.epoch}, step {report.step}; "
                     f"this is epoch {self.epoch}, step {self._step + 1}"
                 )
-        by_request: dict[int, list[BranchReport]] = {}
-        for report in step_reports:
-            for request_id, branch_report in report.reports:
-                by_request.setdefault(request_id, []).append(branch_report)
+        by_request = reports_by_request(step_reports)
         step = self._planned.popleft()
         self._step = step.number
         self._selection.record(step, max(report.forward_s for report in step_reports))
@@ -304,12 +301,7 @@ class Scheduler:
                 self._queue.end(request_id)
             else:
                 entry.save_prefix = self.prefix_index.reserve(self.prefix_index.hash_prefixes(plan))
-            cached = entry.stored_prefix[-1].span.stop if entry.stored_prefix else 0
-            saved = 0 if entry.save_prefix is None else len(entry.save_prefix.span)
-            step_event = RequestStep(
-                request_id, plan, outcome, cached_positions=cached, saved_positions=saved
-            )
-            events.append(step_event)
+            events.append(entry.event(plan, outcome))
         return events + self.drain()
 
     def drain(self) -> list[RequestEvent]:

@@ -120,19 +120,44 @@ class StepSelection:
         """Plans of the requests that may take part in the next step, first in turn first."""
         plans: dict[int, Plan] = {}
         load = None if self.costs is None else StepLoad(self.costs, len(running), num_workers)
-        for request_id in self._in_turn(running):
+        computing = {
+            entry.prompt_key: key
+            for key, entry in running.items()
+            if entry.save_prefix is not None or (key in in_flight and not entry.session.steps)
+        }
+        in_turn = self._in_turn(running)
+        for request_id in in_turn:
             if request_id in in_flight:
                 continue
-            session = running[request_id].session
+            session = (entry := running[request_id]).session
             try:
                 num_branches = session.branches_in_step(len(running))
-                plan = running[request_id].next_plan(num_branches, load)
+                plan = entry.next_plan(num_branches, load)
                 if not session.steps:  # an answer that has begun is not broken off
                     self.limit.check(plan.max_branch_rows)
-                plans[request_id] = plan
+                if not self._waits_for_prompt(entry, plan, computing) or len(in_turn) == 1:
+                    plans[request_id] = plan
             except Exception as error:  # an error of one request must not end the others
                 on_error(request_id, error)
         return plans
+
+    def _waits_for_prompt(
+        self, entry: RunningRequest, plan: Plan, computing: dict[tuple[str, bytes] | None, int]
+    ) -> bool:
+        """Whether another answer to the same prompt is to store the prompt's K/V first. Clients do not wait for each
+        other, and no request for a second one, as the first may end before it stores anything. `computing`: the
+        prompts that requests compute or are about to store; the request's own is added."""
+        hashes = {} if entry.replay else self._prefix_index.hash_prefixes(plan)
+        whole = max(hashes, default=0)
+        stored = self._prefix_index.match(hashes)
+        if not whole or (stored and stored[-1].span.stop == whole):
+            return False
+        entry.prompt_key = entry.session.client, hashes[whole]
+        other = computing.setdefault(entry.prompt_key, entry.id)
+        if other == entry.id or entry.awaited not in (None, other):
+            return False
+        entry.awaited = other
+        return True
 
     def _in_turn(self, running: Mapping[int, RunningRequest]) -> list[int]:
         alone = self._poison.next_of(running)

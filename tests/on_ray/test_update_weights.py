@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
+from actors.workers.weight_broadcast import WeightBroadcast
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.errors import CheckpointError, RequestCancelledError, SettingsError
+from lopa_ray.errors import CheckpointError, RequestCancelledError, SettingsError, TransferError
 from support.fault_injection import FaultInjection
 from support.group_under_test import TIMEOUT_S
 from support.processes import kill_actors
@@ -96,6 +98,29 @@ def test_a_group_has_the_tokens_of_a_new_one(
         assert engine.weight_version == 7
 
 
+@ray.remote(num_cpus=0)
+class Trainer:
+    def broadcast(self) -> WeightBroadcast:
+        self._broadcast = WeightBroadcast(changed_tensors())
+        return self._broadcast
+
+
+@pytest.mark.medium
+def test_a_trainers_actor_sends_tensors_without_a_file(new: list[list[int]]) -> None:
+    trainer = Trainer.remote()  # type: ignore[attr-defined]
+    with RayEngine.from_config(tiny_config()) as engine:
+        assert engine.update_weights(ray.get(trainer.broadcast.remote())) == 1
+        assert tokens_of(engine) == new
+        ray.kill(trainer)
+        kill_actors("Master")
+        assert tokens_of(engine) == new
+        gone = ray.get((trainer := Trainer.remote()).broadcast.remote())  # type: ignore[attr-defined]
+        ray.kill(trainer)
+        with pytest.raises(TransferError):
+            engine.update_weights(gone)
+        assert engine.weight_version == 1
+
+
 @contextmanager
 def two_workers(tmp_path: Path) -> Iterator[tuple[RayEngine, FaultInjection]]:
     (faults_folder := tmp_path / "faults").mkdir()
@@ -115,7 +140,7 @@ def update_in_flight(engine: RayEngine, folder: Path, running: str = "keep") -> 
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("running", ["keep", "wait"])
+@pytest.mark.parametrize("running", ["keep", pytest.param("wait", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("point", ["stage", "commit", "committed", "step"])
 def test_a_worker_is_lost_at_any_point(
     point: str, running: str, tmp_path: Path, folder: Path, new: list[list[int]]
@@ -132,7 +157,7 @@ def test_a_worker_is_lost_at_any_point(
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("running", ["keep", "wait"])
+@pytest.mark.parametrize("running", ["keep", pytest.param("wait", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("point", ["stage", "between", "commit", "committed"])
 def test_the_master_is_lost_at_any_point(
     point: str,

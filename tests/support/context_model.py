@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from lopa_ray.constraints.token_bitmasks import unpack_bitmask
 from lopa_ray.protocol.plan import Branch, Plan
-from lopa_ray.protocol.scoring import Credits
+from lopa_ray.protocol.scoring import Credits, Drafted
 from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.fake_model import VOCABULARY, fake_memory
@@ -77,7 +77,10 @@ class ContextModel:
     def _report(self, plan: Plan, index: int, rows: Rows) -> BranchReport:
         branch, mask = plan.branches[index], self.vocabulary.mask_token_id
         ids = plan.input_ids(branch)
-        positions = [p for p, token in enumerate(ids, plan.start) if token == mask and p in branch.scored]
+        verifies = isinstance(getattr(branch.scoring, "memory", None), Drafted)
+        positions = [
+            p for p, token in enumerate(ids, plan.start) if p in branch.scored and (token == mask or verifies)
+        ]
         scores = [self._score(plan, branch, p, rows, _decided(plan, branch, p, mask)) for p in positions]
         tokens, probabilities = zip(*scores, strict=True) if scores else ((), ())
         certain = np.array(probabilities, np.float64)

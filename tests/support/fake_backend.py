@@ -39,7 +39,7 @@ from cluster.openai.errors import ErrorObject
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.protocol.backend import Backend
-from cluster.serving.protocol.messages import GroupHealth, ReplicaMetrics, WorkersOfGroup
+from cluster.serving.protocol.messages import GroupHealth, GroupState, ReplicaMetrics, WorkersOfGroup
 from lopa_ray.decisions.answers import DecisionResult, answer
 from lopa_ray.decisions.questions import orders_of
 from lopa_ray.errors import PromptError, PromptTooLongError, RequestCancelledError, SettingsError
@@ -66,6 +66,7 @@ TOOL_PARTS = (
 MAX_MODEL_LEN = 2048
 MAX_WORKERS = 8
 VOCABULARY_SIZE = 128
+AWAKE = GroupState(weight_version=0, is_paused=False, is_sleeping=False)
 
 
 @dataclass
@@ -91,6 +92,8 @@ class FakeBackend:
     closed: list[str] = field(default_factory=list)
     cancelled: set[OwnedId] = field(default_factory=set)
     num_workers: dict[str, int] = field(default_factory=dict)
+    states: list[GroupState] = field(default_factory=lambda: [AWAKE, AWAKE])
+    controls: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     replica_metrics: list[ReplicaMetrics] = field(default_factory=list)
     tokenized: list[tuple[str, PromptToTokenize]] = field(default_factory=list)
     decisions: list[tuple[str, DecisionMessage]] = field(default_factory=list)
@@ -202,6 +205,10 @@ class FakeBackend:
             raise SettingsError(f"got {num_workers} workers; allowed: 1 to {MAX_WORKERS}")
         self.num_workers[model] = num_workers
         return await self.workers(model)
+
+    async def control(self, model: str, method: str, arguments: dict[str, Any]) -> list[GroupState]:
+        self.controls.append((model, method, arguments))
+        return self.states
 
     async def _outputs(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         limit = request.settings.get("max_new_tokens", 64)

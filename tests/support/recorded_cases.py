@@ -36,6 +36,10 @@ REFUSED = {
     **dict.fromkeys(("s2d2_sdar_dyn-01", "s2d2_sdar_dyn-02", "s2d2_sdar_stat-02"), "estimated by entropy"),
     "s2d2_sdar_edge-06": "plain probabilities",
     "s2d2_sdar_edge-17": "one run of masks",
+    "s2d2_llada21_score-05": "estimated by entropy",
+    "s2d2_llada21_edge-04": "plain probabilities",
+    **{f"s2d2_llada21_pubmask-0{n}": "published_mask" for n in (2, 3)},
+    **{f"s2d2_d2f_dream-{n}": "mask_repaired" for n in (15, 16, 17)},
 }
 """Case → its reason."""
 

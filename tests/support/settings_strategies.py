@@ -18,7 +18,6 @@ from lopa_ray.decoding.decoders.blockwise import BlockwiseSession
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import BlockSettings, D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
-from lopa_ray.decoding.decoders.s2d2 import S2D2
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.history import HistorySettings
 from lopa_ray.decoding.lookahead_settings import OF_FORKS, LookaheadSettings
@@ -237,7 +236,7 @@ BLOCKWISE_SETTINGS = _any_of(
     for decoder in FILLING
     if issubclass(decoder.session, BlockwiseSession)
     and issubclass(decoder.settings, LookaheadSettings)
-    and decoder is not S2D2  # which has no forks
+    and decoder.takes("num_branches")
 )
 ANY_SETTINGS = _any_of(FILLING)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request, Response, Security
 from fastapi.middleware.cors import CORSMiddleware
+from pydantic import SecretStr
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import Scope
@@ -80,18 +81,16 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
         raise ApiError(error.status_code, message, code, headers=headers)
 
     running_ids = set[OwnedId]()
-    keys = settings.api_keys
-    with_key: dict[str, Any] = {
-        "dependencies": [Security(require_api_key(keys))] if keys else [],
-        "responses": error_responses([401] if keys else []),
-    }
+    with_key = _guarded_by(settings.api_keys)
     app.include_router(openai_routes(backend, settings, running_ids), **with_key)
     app.include_router(decision_routes(backend, settings, running_ids), **with_key)
     app.include_router(tokenizer_routes(backend, settings), **with_key)
     app.include_router(defaults_routes(backend), **with_key)
     app.include_router(health_routes(backend))
     app.include_router(metrics_routes(backend))
-    app.include_router(admin_routes(backend, settings), **with_key)
+    app.include_router(
+        admin_routes(backend, settings), **_guarded_by(settings.admin_keys or settings.api_keys)
+    )
     app.include_router(playground_routes())
 
     @app.get("/docs", include_in_schema=False)
@@ -108,6 +107,12 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents it
     return app
+
+
+def _guarded_by(keys: Sequence[SecretStr]) -> dict[str, Any]:
+    """What a router is included with that needs one of these keys, if there are any."""
+    guard = {"dependencies": [Security(require_api_key(keys))], "responses": error_responses([401])}
+    return guard if keys else {}
 
 
 def _allowed_methods(app: FastAPI, scope: Scope) -> list[str]:

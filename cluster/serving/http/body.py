@@ -17,12 +17,12 @@ SHOWN_CHARS = 40
 DRAIN_FACTOR = 4  # up to this many limits a body is read, so that its sender reads the response
 
 
-async def read_json_object(request: Request, limit: int) -> dict[str, Any]:
-    """A request's body, compressed or not. Raises ApiError: 400, 413 and 415."""
+async def read_json_object(request: Request, limit: int, *, optional: bool = False) -> dict[str, Any]:
+    """A request's body, compressed or not; `optional`: {} for none. Raises ApiError: 400, 413 and 415."""
     check_content_type(request.headers)
     body = decompressed(await read_body(request, limit), request.headers, limit)
     try:
-        value = parse_json(body)
+        value = parse_json(body) if body or not optional else {}
     except ValueError as error:
         raise _invalid(f"the body is not valid JSON: {error}") from None
     if not isinstance(value, dict):

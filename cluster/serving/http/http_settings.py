@@ -15,7 +15,10 @@ class HttpSettings(StrictModel):
 
     api_keys: list[SecretStr] = Field(default_factory=list, repr=False)
     """A request needs one of these as its bearer token, but not for the playground, /docs, /health, /ping, /version and
-    /metrics; none: no key is needed, and /admin is closed."""
+    /metrics; none: no key is needed. /admin has `admin_keys`."""
+
+    admin_keys: list[SecretStr] = Field(default_factory=list, repr=False)
+    """The keys for /admin; none: any of `api_keys` changes the number of workers, and the rest is closed."""
 
     allowed_hosts: list[str] = Field(default_factory=list)
     """Names that `Host` may have without API keys, besides localhost and IP addresses; "*": all names. Where the list
@@ -28,7 +31,7 @@ class HttpSettings(StrictModel):
     max_body_bytes: int = Field(default=2**19, ge=1)
     """Maximum size of a request body, in bytes."""
 
-    @field_validator("api_keys", mode="before")
+    @field_validator("api_keys", "admin_keys", mode="before")
     @classmethod
     def _check_api_keys(cls, value: Any) -> Any:
         # Checked by hand, because pydantic's errors show the refused value.

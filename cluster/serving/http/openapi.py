@@ -18,7 +18,7 @@ _JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
 _ERROR_DESCRIPTIONS = {
     400: "The request is wrong: `param` names the field, `message` says what is allowed.",
     401: "No API key, or one that is not valid here.",
-    403: "This server has no API keys, so it refuses what web pages of other sites send, and all of /admin.",
+    403: "This server has no keys: it refuses what web pages of other sites send, or what needs an admin key.",
     404: "There is no such model or request.",
     409: "A request with this X-Request-ID is running.",
     413: "The body is too long.",

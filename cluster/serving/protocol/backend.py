@@ -35,7 +35,8 @@ class Backend(Protocol):
     async def ask_all(
         self, model: str, call: Call[*ArgumentTs, AnswerT], *arguments: *ArgumentTs
     ) -> list[AnswerT]:
-        """The answer of every group of the model. Raises what the call raises, and LopaError if one does not answer."""
+        """The answer of every group of the model. Raises what the call raises in all of them, and ClusterError if it
+        fails in some, which are named, or one does not answer."""
 
     async def cancel(self, owned_id: OwnedId) -> bool:
         """End a running request; false if its client has none of that id."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Protocol
 
 from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizeResponse
-from cluster.serving.protocol.messages import ModelDefaults, WorkersOfGroup
+from cluster.serving.protocol.messages import GroupState, ModelDefaults, WorkersOfGroup
 from lopa_ray.decisions.answers import DecisionResult
 
 
@@ -35,3 +35,6 @@ class Group(Protocol):
 
     async def resize(self, num_workers: int) -> WorkersOfGroup:
         """See `actors.group.master.Master.resize`. Raises SettingsError beyond the bounds of the configuration."""
+
+    async def control(self, method: str, arguments: Mapping[str, Any]) -> GroupState:
+        """Call a method of `AsyncRayEngine`; returns the state after it. Raises what it raises."""

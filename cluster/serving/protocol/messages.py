@@ -44,6 +44,15 @@ class WorkersOfGroup(GroupMessage):
     """Why the last attempt to add a worker failed; null if it did not fail."""
 
 
+class GroupState(GroupMessage):
+    """What one decode group computes with, and whether it does."""
+
+    weight_version: int
+    """The version of its weights; 0: those of its start."""
+    is_paused: bool
+    is_sleeping: bool
+
+
 class ModelDefaults(GroupMessage):
     """Settings that requests to a model get where they set nothing."""
 

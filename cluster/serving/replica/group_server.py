@@ -25,7 +25,7 @@ from cluster.choices.messages import (
     TokenizeResponse,
 )
 from cluster.serving.protocol.group import Group
-from cluster.serving.protocol.messages import ModelDefaults, RequestRejected, WorkersOfGroup
+from cluster.serving.protocol.messages import GroupState, ModelDefaults, RequestRejected, WorkersOfGroup
 from cluster.serving.replica.metrics import GroupMetrics
 from cluster.serving.replica.request_defaults import request_defaults
 from lopa_ray.decisions.answers import DecisionResult
@@ -52,6 +52,7 @@ class GroupServer(Group):
         self._model = model
         self._config = Config.parse(dict(config))
         self._metrics = GroupMetrics(model)
+        self._sleeps = False
         self._requests: Counter[str] = Counter()  # client → its requests that have not ended
 
     async def start(self) -> None:
@@ -132,6 +133,8 @@ class GroupServer(Group):
                 raise OverloadedError(
                     f"the queue is full: this client has {limit} requests at this group; try again when one has ended"
                 )
+            if self._sleeps:
+                raise ClusterError(f"model {self._model!r} sleeps; try again when it is awake")
             yield record
             outcome = "finished"
         except DeadlineError:
@@ -262,6 +265,12 @@ class GroupServer(Group):
         await self._started_engine.resize(num_workers)
         logger.info(f"model {self._model!r} is to have {num_workers} workers")
         return await self.workers()
+
+    async def control(self, method: str, arguments: Mapping[str, Any]) -> GroupState:
+        engine = self._started_engine
+        await getattr(engine, method)(**arguments)
+        paused, self._sleeps = await engine.is_paused(), await engine.is_sleeping()
+        return GroupState(weight_version=engine.weight_version, is_paused=paused, is_sleeping=self._sleeps)
 
     # Lifecycle, as Serve controls it
 

@@ -22,7 +22,7 @@ from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedEr
 logger = logging.getLogger("lopa.http")
 DEADLINE_GRACE_S = 1.0  # a group ends its own requests; here others are ended, which never reached one
 QUEUE_TIMEOUT_S = 60.0  # how long text and tokens may wait for a group that has all the requests it takes
-ADMIN_TIMEOUT_S = 60.0  # a group that has all the requests it takes answers when one ends
+ADMIN_TIMEOUT_S = 3600.0  # weights may change only when all requests in flight have ended
 CANCEL_TIMEOUT_S = 10.0  # how long replicas of the ingress may take to say whether they have a request
 
 
@@ -138,12 +138,15 @@ class Ingress:
     ) -> list[AnswerT]:
         asked = self._groups[model].broadcast(call.__name__, *arguments)
         results = await _answers(asked, ADMIN_TIMEOUT_S, f"groups of model {model!r}")
-        failed = [_unwrap(result) for result in results if isinstance(result, Exception)]
+        failed = {
+            at: _unwrap(result) for at, result in enumerate(results, 1) if isinstance(result, Exception)
+        }
         if len(failed) == len(results):
-            raise failed[0]
+            raise failed[1]
         if failed:
-            logger.warning(f"groups of model {model!r} failed: {failed}")
-            raise ClusterError(f"{len(failed)} of {len(results)} groups of model {model!r} failed; ask again")
+            which = "; ".join(f"{at} of {len(results)} ({error})" for at, error in failed.items())
+            logger.warning(f"groups of model {model!r} failed: {which}")
+            raise ClusterError(f"these groups of model {model!r} failed: {which}; ask again")
         return results
 
     async def drain(self) -> None:

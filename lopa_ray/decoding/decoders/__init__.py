@@ -22,7 +22,7 @@ from lopa_ray.decoding.decoders.lopa import D2F, LOPA
 from lopa_ray.decoding.decoders.multi_block import MULTI_BLOCK
 from lopa_ray.decoding.decoders.nemotron import NEMOTRON
 from lopa_ray.decoding.decoders.renoising import RENOISING
-from lopa_ray.decoding.decoders.s2d2 import S2D2
+from lopa_ray.decoding.decoders.s2d2 import S2D2, S2D2_D2F, S2D2_EDITING
 from lopa_ray.decoding.decoders.self_speculation import SELF_SPECULATION
 from lopa_ray.decoding.decoders.vanilla import VANILLA
 from lopa_ray.decoding.decoders.wino import WINO
@@ -51,6 +51,8 @@ DECODERS = {
         NEMOTRON,
         SELF_SPECULATION,
         S2D2,
+        S2D2_EDITING,
+        S2D2_D2F,
         RENOISING,
     )
 }

@@ -182,7 +182,7 @@ class BlockDiffusionSession(BlockCausalSession):
 
     def _end_step(self, branch: Branch) -> None:
         super()._end_step(branch)
-        if not self._canvas.masked_positions(branch.scored):
+        if self.settings.sub_block_size and not self._canvas.masked_positions(branch.scored):
             self._calls = 0  # the next call begins a sub-block
 
     def _fill_count(self, call: int) -> int:

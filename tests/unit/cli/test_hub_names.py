@@ -96,9 +96,7 @@ def test_once_pinned_what_looks_like_a_name_is_a_path(hub: HubStandIn) -> None:
 def launcher(model: str) -> ServeLauncher:
     unapplied = ServeLauncher(None)
     sections = {"model": {"path": model}}
-    unapplied.apply_options(
-        host=None, port=None, api_keys_file=None, model=model, replicas=None, sections=sections
-    )
+    unapplied.apply_options(host=None, port=None, key_files={}, model=model, replicas=None, sections=sections)
     return unapplied
 
 

@@ -14,7 +14,6 @@ from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
-from lopa_ray.decoding.decoders.s2d2 import S2D2
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.result import GenerationResult
@@ -56,7 +55,7 @@ BASES |= {
     if issubclass(decoder.session, BlockwiseSession)
     and issubclass(decoder.settings, LookaheadSettings)
     and decoder.settings not in LISTED
-    and decoder is not S2D2  # which has no forks
+    and decoder.takes("num_branches")
 }
 
 

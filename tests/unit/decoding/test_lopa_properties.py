@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
+from lopa_ray.decoding.decoders.self_verification import SelfVerificationSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.execution.kv_cache import merge_spans
 from lopa_ray.protocol.plan import Plan
@@ -75,7 +76,7 @@ def _stages_masks(plan: Plan) -> bool:
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_branches_are_the_best_ranked_forks_and_the_anchor(prompt, wanted, model):
     # There branches are guesses, or verify drafts.
-    assume(getattr(wanted, "drafting", "") != "joint" and wanted.decoder != "s2d2")
+    assume(getattr(wanted, "drafting", "") != "joint" and not isinstance(wanted, SelfVerificationSettings))
     _, steps = decode(prompt, wanted, model)
     lopa = wanted if isinstance(wanted, LookaheadSettings) else LopaSettings(num_branches=1)
     previous = None

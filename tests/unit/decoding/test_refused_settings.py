@@ -10,7 +10,9 @@ from lopa_ray.decoding.decoders import DECODERS, parse_decoder_settings
 from lopa_ray.errors import SettingsError
 from support.settings_strategies import OTHER_VALUES
 
-VALUES = {"lookahead": "verified", **OTHER_VALUES}
+OF_FILLING = {"num_branches": 2, "fuse_store": True, "sub_block_size": 2}
+OF_FILLING |= dict.fromkeys(("settled", "credit_alpha", "sdar_confidence"), 0.5)
+VALUES = {"lookahead": "verified", **OF_FILLING, **OTHER_VALUES}
 
 
 @pytest.mark.parametrize("name", DECODERS)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,13 @@ from torch import Tensor
 
 from lopa_ray import LocalEngine
 from lopa_ray.config.model_settings import DEMO_MODEL
+from lopa_ray.decoding.verified.verified_session import VerifiedSession
 from lopa_ray.errors import CheckpointError, LopaError, RequestCancelledError, SettingsError
+from lopa_ray.protocol.events import RequestStep
+from lopa_ray.scheduling.journal import Journal
 from support.fp8_checkpoints import LAYOUTS, save_fp8
 from support.paths import MODELS
-from support.tiny_model import ALL_MODELS, CANVAS_MODEL, tiny_config
+from support.tiny_model import ALL_MODELS, CANVAS_MODEL, PROMPTS, SETTINGS, tiny_config
 
 PROMPT = "Tom has 6 bags. There are 7 cards in each. Mia takes 15 cards. How many cards does Tom have left?"
 HEAD = "model.layers.0.mlp.down_proj.weight"
@@ -289,23 +294,31 @@ def test_requests_that_have_begun_end_first_and_others_wait(folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"lookahead": "verified", "num_branches": 4}, {"decoder": "vanilla"}]
+    "name", ["two_phase", "single_phase", "verified", "sampled", "prefix_cache", "joint_speculation"]
 )
-def test_kept_requests_go_on_with_the_new_weights_alone(folder: Path, settings: dict[str, Any]) -> None:
-    """Also where reports of the old weights are kept from step to step."""
-    with LocalEngine.from_pretrained("demo", prefix_cache="exact") as engine:
-        session = engine.create_session(PROMPT, trajectory=True, **settings)
-        events = engine.events([session])
-        for _ in range(3):
-            next(events)
-        engine.update_weights(folder, running="keep")
-        restored = session.with_state(session.export_state(), session.replay)
-        seen = [event.outcome for event in events]  # type: ignore[union-attr]
-        assert {outcome.weight_version for outcome in seen} == {1}
-        assert restored.generated
-        result = engine.generate(PROMPT, trajectory=True, **settings)
-        assert result.trajectory is not None
-        assert (result.trajectory.weight_version, result.trajectory.weight_versions) == (1, None)
+def test_kept_requests_go_on_as_on_an_engine_with_the_new_weights(name: str, tmp_path: Path) -> None:
+    """That gets the request as a group does which takes the place of a lost one."""
+    folder = MODELS / "dream-tiny-4l"
+    _perturbed(folder, tmp_path / "new")
+    engine, other = _engine(folder, max_model_len=160), _engine(tmp_path / "new", max_model_len=160)
+    session = engine.create_session(PROMPTS[2], SETTINGS[name])
+    journal, events = Journal(copy.copy(session)), engine.events([session])
+    for _ in range(4):
+        event = next(events)
+        assert isinstance(event, RequestStep)
+        journal.record(event.plan, event.outcome, session.export_state())
+    engine.update_weights(tmp_path / "new", running="keep")
+    seen = [event.outcome for event in events if isinstance(event, RequestStep)]
+    assert {outcome.weight_version for outcome in seen} == {1}
+    restored = journal.restored_session()
+    if isinstance(restored, VerifiedSession):
+        restored._states.distrust()
+    expected = [event.outcome for event in other.events([restored]) if isinstance(event, RequestStep)]
+    assert [replace(outcome, weight_version=0) for outcome in seen] == expected
+    with_old = [
+        event.outcome for event in _engine(folder, max_model_len=160).events([journal.restored_session()])
+    ]  # type: ignore[union-attr]
+    assert [outcome.canvas for outcome in seen] != [outcome.canvas for outcome in with_old]
 
 
 def test_a_trajectory_lists_the_version_of_each_token(engine: LocalEngine, folder: Path) -> None:

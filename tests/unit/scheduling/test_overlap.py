@@ -189,6 +189,20 @@ def test_prefixes_that_a_step_in_flight_uses_may_be_evicted_behind_it() -> None:
     assert {event.request_key for event in loop.run()} == {2, 3}
 
 
+def test_an_answer_waits_for_the_prompt_that_a_step_in_flight_computes() -> None:
+    loop = Loop(Scheduler(4, prefix_index=PrefixIndex(50), overlap=True))
+    for prompt in ([1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4]):
+        loop.scheduler.submit(new_session(prompt, SETTINGS.replace(window_attention="tiled"), VOCABULARY))
+    assert loop.send() == [[1], [2]]
+    sent = []
+    while not (sent and sent[-1] == 3):
+        assert all(event.request_key != 3 for event in loop.finish())
+        loop.send()
+        sent += loop.halves[-1]
+    assert loop.in_flight[-1][0].requests[-1].stored_prefix
+    assert {event.request_key for event in loop.run()} == {1, 2, 3}
+
+
 def test_a_request_that_is_cancelled_and_whose_half_is_in_flight_leaves_the_other_as_it_is() -> None:
     loop = loop_of(2)
     loop.send()

@@ -74,7 +74,8 @@ WRONG_FILES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         lambda v: application(v)["args"]["http"].update(max_stop=9),
         "max_stop = 9 .*it is gone: a request has at most 64",
     ),
-    (lambda v: application(v)["args"]["http"].update(api_keys=["k"]), "api_keys are not allowed in a Serve"),
+    (lambda v: application(v)["args"]["http"].update(api_keys=["k"]), "keys are not allowed in a Serve"),
+    (lambda v: application(v)["args"]["http"].update(admin_keys=["k"]), "keys are not allowed in a Serve"),
     (lambda v: application(v)["args"]["models"].append({"id": "demo"}), "two with the id 'demo'"),
     (lambda v: application(v)["args"]["models"][0].update(config="no.yaml"), "no configuration 'no.yaml'"),
 ]
@@ -85,6 +86,27 @@ def test_wrong_values_in_a_serve_config(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
 ) -> None:
     assert re.search(message, refused("--config", file(tmp_path, change)))
+
+
+@pytest.mark.parametrize("option", ["--api-keys", "--admin-keys"])
+def test_files_without_a_key_open_nothing(tmp_path: Path, option: str) -> None:
+    empty = tmp_path / "keys"
+    empty.write_text("# later\n")
+    assert "has no key" in refused(option, str(empty))
+    for none in (str(tmp_path / "nothing"), ""):
+        assert "cannot read the file of API keys" in refused(option, none)
+
+
+def test_each_key_has_its_file(tmp_path: Path) -> None:
+    files = {f"{name}_keys_file": tmp_path / name for name in ("api", "admin")}
+    for path in files.values():
+        path.write_text(f"key-of-{path.name}")
+    launcher = launch.ServeLauncher(None)
+    key_files = {name: str(path) for name, path in files.items()}
+    launcher.apply_options(host=None, port=None, key_files=key_files, model=None, replicas=None, sections={})
+    http = launcher.settings.http_with_keys({"LOPA_API_KEYS": "another"})
+    assert [key.get_secret_value() for key in http.api_keys] == ["key-of-api", "another"]
+    assert [key.get_secret_value() for key in http.admin_keys] == ["key-of-admin"]
 
 
 @pytest.mark.parametrize(
@@ -116,9 +138,7 @@ def test_a_preset_or_a_file_of_generate_is_served_with_its_settings(
     Path("own.yaml").write_text("decode: {decoder: vanilla, steps: 8}\n")
     launcher = launch.ServeLauncher(source)
     sections = {"group": {"num_workers": 3}}
-    launcher.apply_options(
-        host=None, port=None, api_keys_file=None, model=None, replicas=2, sections=sections
-    )
+    launcher.apply_options(host=None, port=None, key_files={}, model=None, replicas=2, sections=sections)
     (entry,) = launcher.settings.models
     assert entry.id == source.rpartition("/")[2].removesuffix(".yaml")
     assert launcher.deployments[entry.deployment]["num_replicas"] == 2
@@ -227,9 +247,7 @@ def test_the_first_line_names_the_dtype_of_a_model(model: dict[str, Any], named:
 def test_another_decoder_drops_what_the_file_sets_for_its_own() -> None:
     launcher = launch.ServeLauncher(None)
     sections = {"decode": {"decoder": "self_speculation", "max_new_tokens": 32}}
-    launcher.apply_options(
-        host=None, port=None, api_keys_file=None, model=None, replicas=None, sections=sections
-    )
+    launcher.apply_options(host=None, port=None, key_files={}, model=None, replicas=None, sections=sections)
     decode = launcher.settings.models[0].load().decode
     assert (decode.decoder, decode.max_new_tokens) == ("self_speculation", 32)
     assert decode.model_dump()["num_branches"] == 1

@@ -83,6 +83,46 @@ def test_freedave_has_the_calls_of_the_same_rule_and_drafts_keep_answers(tmp_pat
             assert row["calls"] == row["rows"] == row["FreeDave calls"]
 
 
+ROLLOUTS = (
+    "rollouts",
+    "--problems",
+    "1",
+    "-n",
+    "3",
+    "--concurrency",
+    "1,3",
+    "--set",
+    "decode.max_new_tokens=32",
+)
+
+
+def test_rollouts_of_exact_drafts_are_those_of_one_branch(tmp_path: Path) -> None:
+    rows = bench_record(tmp_path, *ROLLOUTS, "--branches", "1,4").rows
+    assert [(row["concurrency"], row["branches"]) for row in rows] == [
+        (number, count) for number in (1, 3) for count in ("1", "4")
+    ]
+    alone, drafts = rows[:2]
+    assert drafts["forwards"] < alone["forwards"] and drafts["rows"] > alone["rows"]
+    assert drafts["TPF"] * drafts["forwards"] == pytest.approx(alone["TPF"] * alone["forwards"])
+    for row, same in zip(rows[:2], rows[2:], strict=True):
+        assert row["rows"] == same["rows"] and row["tokens/s"] > row["rollouts/s"] > 0
+
+
+def test_stored_prompts_are_rows_of_one_rollout(tmp_path: Path) -> None:
+    shared = ("--set", "model.prefix_cache=exact", "--set", "decode.window_attention=block_causal")
+    apart = bench_record(tmp_path, *ROLLOUTS, *shared[2:], "--branches", "1,4").rows[2:]
+    together = bench_record(tmp_path, *ROLLOUTS, *shared, "--branches", "1,4").rows[2:]
+    assert [row["forwards"] for row in together] == [row["forwards"] for row in apart]
+    assert all(ours["rows"] < theirs["rows"] for ours, theirs in zip(together, apart, strict=True))
+
+
+def test_other_trajectories_are_an_error() -> None:
+    relaxed = ("--set", "decode.lookahead=verified", "--set", "decode.acceptance=0.1")
+    result = bench(*ROLLOUTS, *relaxed, "--branches", "1,8")
+    assert result.exit_code == 1
+    assert "trajectories of 8 branches, 1 in flight, are others than of 1" in result.output
+
+
 def test_decodes_are_those_of_the_engine(tmp_path: Path) -> None:
     record = bench_record(
         tmp_path, "decode", "--requests", "3", "--max-new-tokens", "32", "--decoder", "d2f,lopa",
@@ -121,6 +161,15 @@ WRONG = {
         "each must send",
     ),
     "no number of branches": (("forward", "--branches", "0"), "whole numbers from 1 on"),
+    "no answers": (("rollouts", "-n", "0"), "greater than or equal"),
+    "too many answers": (("rollouts", "-n", "100000"), "less than or equal"),
+    "more in flight than answers": (
+        ("rollouts", "-n", "2", "--concurrency", "4"),
+        "allowed: 1 to 2, the answers of a group",
+    ),
+    "no branches of rollouts": (("rollouts", "--branches", "some"), "num_branches: got 'some'"),
+    "no drafts of that decoder": (("rollouts", "--set", "decode.decoder=self_speculation"), "lookahead"),
+    "no model": (("rollouts", "--set", "model.path=/nothing"), "/nothing"),
     "no shape": (("forward", "--shape", "gpt"), "allowed: dream-27m"),
     "layers of a checkpoint": (("step", "--layers", "2"), "--layers needs --shape"),
     "no kernel": (("forward", "--kernel", "fast"), "attention"),

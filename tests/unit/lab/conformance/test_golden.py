@@ -234,6 +234,32 @@ def test_changed_calls_are_noticed(name, kind):
             ],
         ),
         (
+            "s2d2/s2d2_llada21_cases",
+            "s2d2_llada21_span-04",
+            [
+                (["trace", -1], None),
+                (["trace", 1, "w", 1], 99),
+                (["trace", 1, "span", 1], 1),
+                (["trace", 1, "f", 0, 1], 0),
+                (["trace", 4, "p", 0], 2.0),
+                (["trace", 5, "ed", 0, 2], 0),
+                (["tokens", 0], 0),
+                (["canvas", -1], 0),
+            ],
+        ),
+        (
+            "s2d2/s2d2_d2f_cases",
+            "s2d2_d2f_dream-13",
+            [
+                (["trace", 1, "w", 0], 99),
+                (["trace", 1, "span", 1], 1),
+                (["trace", 0, "p", 0], 2.0),
+                (["trace", 1, "f", 0, 1], 0),
+                (["tokens", 0], 0),
+                (["canvas", -1], 0),
+            ],
+        ),
+        (
             "wino/wino_llada_cases",
             "wino_llada-01",
             [

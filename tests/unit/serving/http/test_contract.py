@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 KEY = "right"
 BACKEND = FakeBackend()
 schema = schemathesis.openapi.from_asgi(
-    "/openapi.json", create_app(lambda: BACKEND, HttpSettings(api_keys=[KEY]))
+    "/openapi.json", create_app(lambda: BACKEND, HttpSettings(api_keys=[KEY], admin_keys=[KEY]))
 )
 CHECKS = [
     schemathesis.checks.not_a_server_error,

@@ -21,7 +21,7 @@ from support.local_group import local_group
 
 pytestmark = pytest.mark.medium
 
-WITHOUT_RANKING = ["s2d2", "renoising"]
+WITHOUT_RANKING = ["s2d2", "s2d2_editing", "s2d2_d2f", "renoising"]
 """Decoders with no use for the ranking of the preset."""
 
 
