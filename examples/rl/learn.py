@@ -115,6 +115,9 @@ def main() -> None:
     for name, default in asdict(RunConfig("runs/rl")).items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(default), default=default)
     config = RunConfig(**vars(parser.parse_args()))
+    for name in ("problems", "minibatches", "eval_every", "eval_problems", "workers"):
+        if getattr(config, name) < 1:
+            parser.error(f"--{name.replace('_', '-')}: got {getattr(config, name)}; need 1 or more")
     run_dir, engine_config = Path(config.run_dir).resolve(), config.engine_config()
     with RayEngine.from_config(engine_config) as engine:
         trainer = TrainerActor(
