@@ -37,6 +37,7 @@ QUESTIONS = {
     "step": "A step by phase, on several workers",
     "commit": "The commit of a winner's K/V",
     "recovery": "The pause of requests when a worker or a group is killed",
+    "rl": "Reinforcement learning on a group: problems solved as it goes on",
 }
 """Benchmark → what it measures, in the order of the page's index."""
 
@@ -137,6 +138,19 @@ def throughput_plot(record: BenchRecord) -> str:
     return svg_image(draw, rows=(1, 1))
 
 
+def learning_plot(record: BenchRecord) -> str:
+    """The share of problems that are solved, and of rollouts that are right, over the minutes."""
+    series: Series = {}
+    for row in record.rows:
+        for column, label in {
+            "solved %": "problems in held-out words",
+            "rollouts right %": "rollouts",
+        }.items():
+            if row[column] is not None:
+                series.setdefault(label, []).append((number(row, "minutes"), number(row, column)))
+    return _lines(series, "minutes", "solved (%)")
+
+
 def phases_plot(record: BenchRecord) -> str:
     """The share of each phase in a step, a bar per row."""
     keys = varying_keys(record)
@@ -177,6 +191,7 @@ def _lines(series: Series, x: str, y: str) -> str:
 
 PLOTS_OF: dict[str, dict[str, Callable[[BenchRecord], str]]] = {
     "forward": {"step time against branches": step_time_plot},
+    "rl": {"solved against minutes": learning_plot},
     "serve": {"throughput against concurrency": throughput_plot},
     "step": {"share of phases": phases_plot},
 }

@@ -1,0 +1,54 @@
+"""The record of a run, as `lopa bench report` reads it: a row per evaluation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lopa_lab.bench.measurements import BenchRecord, Row
+from lopa_lab.records.machine import Machine, checkout_commit
+from lopa_lab.records.record import now
+from lopa_ray import __version__
+
+METHOD = (
+    "Per update a group answers {problems} problems by 8 confidence thresholds each, and a trainer learns from those "
+    "of which some answers are right: TraceRL's objective, AdamW at {learning_rate:g}. solved: of {eval_problems} "
+    "problems in held-out words, by a threshold of {confidence_threshold:g}; no training problem is in these words. "
+    "rollouts right, replay differs: since the row before; the latter is the largest difference of a recorded "
+    "log-probability, of all answers, from that of a forward of the trainer's, in nats. minutes: wall time of updates "
+    "and evaluations."
+)
+
+
+def write_record(lines: Sequence[dict[str, float]], settings: dict[str, object], path: Path) -> None:
+    """Write the record of a run of this process's command, from the lines of its log and its settings."""
+    rows: list[Row] = []
+    minutes, since = 0.0, []
+    for line in lines:
+        minutes += line["minutes"]
+        since += [line] if line["update"] else []
+        if "solved" not in line:
+            continue
+        rows.append(
+            {
+                "update": int(line["update"]),
+                "minutes": minutes,
+                "solved %": 100 * line["solved"],
+                "TPF": line["tpf"],
+                "rollouts right %": 100 * sum(one["reward"] for one in since) / len(since) if since else None,
+                "replay differs": max((one["replay_differs"] for one in since), default=None),
+            }
+        )
+        since = []
+    BenchRecord(
+        benchmark="rl",
+        command=("python", *sys.argv),
+        started=now(),
+        machine=Machine.here(),
+        version=__version__,
+        commit=checkout_commit(),
+        method=METHOD.format(**settings),
+        keys=("update",),
+        rows=tuple(rows),
+    ).write(path)
