@@ -35,7 +35,7 @@ logger = logging.getLogger("lopa.group")
 
 HEALTH = "health"  # the concurrency group of `ping`: it is answered in a thread of its own
 
-STAGING = "staging"  # that of calls which stage weights: steps go on meanwhile
+STAGING = "staging"  # the concurrency group of calls that stage weights, so that steps go on meanwhile
 
 
 class BranchWorker:

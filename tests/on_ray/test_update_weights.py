@@ -1,4 +1,4 @@
-"""Weights of a group that change while it runs, and whatever is lost meanwhile: one version holds everywhere."""
+"""Weights of a group that change while it runs: after any loss of workers or master all have the same version."""
 
 from __future__ import annotations
 

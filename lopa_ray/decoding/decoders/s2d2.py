@@ -60,7 +60,7 @@ class S2D2Session(SelfVerifyingSession[Canvas], BlockDiffusionSession):
 class S2D2EditingSettings(SelfVerificationSettings, EditingSettings):
     """S2D2 on LLaDA2.1: edited blocks, with drafts that the model verifies. Answers depend on `seed`."""
 
-    decoder: Literal["s2d2_editing"] = "s2d2_editing"  # type: ignore[assignment]
+    decoder: Literal["s2d2_editing"] = "s2d2_editing"  # type: ignore[assignment]  # as above
 
 
 class S2D2EditingSession(SelfVerifyingSession[Canvas], EditingSession):
@@ -74,7 +74,7 @@ class S2D2EditingSession(SelfVerifyingSession[Canvas], EditingSession):
 class S2D2D2FSettings(SelfVerificationSettings, D2FSettings):
     """S2D2 on D2F: block-parallel decoding, with drafts that the model verifies. Answers depend on `seed`."""
 
-    decoder: Literal["s2d2_d2f"] = "s2d2_d2f"  # type: ignore[assignment]
+    decoder: Literal["s2d2_d2f"] = "s2d2_d2f"  # type: ignore[assignment]  # as above
 
 
 class S2D2D2FSession(SelfVerifyingSession[BlockCanvas], LopaSession):
