@@ -70,22 +70,26 @@ check: dev
 mypy: dev
 	@$(BIN)/mypy
 
+# Ray lowers the priority of its workers, and tests that compute beside them would leave them a thirtieth of their time. At the lowest
+# priority all have the same.
+PYTEST := nice -n 19 $(BIN)/python -m pytest
+
 # pytest's closing line comes last.
 test: check
-	@echo "== pytest" && $(BIN)/python -m pytest -q -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+	@echo "== pytest" && $(PYTEST) -q -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 FAST := -n 2 --dist loadscope --no-loadscope-reorder -m 'not medium and not slow and not nightly' tests/unit
 
 test-fast: dev
-	@$(BIN)/python -m pytest -q $(FAST) $(PYTEST_ARGS)
+	@$(PYTEST) -q $(FAST) $(PYTEST_ARGS)
 
 # No threshold: the report says which lines and branches no unit test runs.
 coverage: dev
-	@$(BIN)/python -m pytest -q $(FAST) --cov --cov-report=term --cov-report=xml:build/coverage.xml $(PYTEST_ARGS)
+	@$(PYTEST) -q $(FAST) --cov --cov-report=term --cov-report=xml:build/coverage.xml $(PYTEST_ARGS)
 
 test-long: dev
-	@$(BIN)/python -m pytest -m 'slow or nightly' --timeout 7200 -v $(PYTEST_ARGS)
-	@$(BIN)/python -m pytest -m 'hypothesis and not slow' --hypothesis-profile=new --timeout 7200 -q tests/unit $(PYTEST_ARGS)
+	@$(PYTEST) -m 'slow or nightly' --timeout 7200 -v $(PYTEST_ARGS)
+	@$(PYTEST) -m 'hypothesis and not slow' --hypothesis-profile=new --timeout 7200 -q tests/unit $(PYTEST_ARGS)
 
 $(VENV)/.docs: $(VENV)/.installed
 	@echo "== installing the tools of make docs"

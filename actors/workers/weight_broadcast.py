@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -15,9 +16,11 @@ from actors.calls.actor_errors import unwrapped_errors
 from actors.transfer.collective_handle import CollectiveHandle
 from actors.transfer.rendezvous import Rendezvous, open_store
 from actors.workers.weight_chunks import to_chunks
+from lopa_ray.errors import TransferError
 from lopa_ray.model.weights import Weights, host_copies
 
 TIMEOUT_S = 600.0  # for the other side to come, and for each tensor
+CONNECT_S = 10.0  # for the trainer's node to take or refuse a connection
 
 
 class WeightBroadcast:
@@ -47,6 +50,8 @@ class WeightBroadcast:
         return received
 
     def _exchange(self, rank: int, weights: Weights) -> Weights:
+        if rank:
+            self._require_sender()
         handle = CollectiveHandle()
         handle.join(Rendezvous(0, rank, 2, self._address, "gloo", TIMEOUT_S, "weights"))
         for name, tensor in weights:
@@ -54,6 +59,13 @@ class WeightBroadcast:
                 collective.broadcast(tensor.contiguous().view(-1).view(torch.uint8), 0, group)
             yield name, tensor
         handle.leave()
+
+    def _require_sender(self) -> None:
+        """Raises TransferError if the trainer's process has ended; a store's client would wait for it for long."""
+        try:
+            socket.create_connection(self._address, CONNECT_S).close()
+        except OSError as error:
+            raise TransferError(f"the trainer that has the weights has ended: {error}") from None
 
 
 def _receive(broadcast: WeightBroadcast) -> Iterator[Any]:

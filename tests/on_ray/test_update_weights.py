@@ -124,11 +124,18 @@ def test_a_trainers_actor_sends_tensors_without_a_file(new: list[list[int]]) -> 
         ray.kill(trainer)
         kill_actors("Master")
         assert tokens_of(engine) == new
-        gone = ray.get((trainer := Trainer.remote()).broadcast.remote())  # type: ignore[attr-defined]
-        ray.kill(trainer)
-        with pytest.raises(TransferError):
-            engine.update_weights(gone)
-        assert engine.weight_version == 1
+
+
+@pytest.mark.medium
+def test_a_trainer_that_has_ended_changes_nothing(old: list[list[int]]) -> None:
+    trainer = Trainer.remote()  # type: ignore[attr-defined]
+    broadcast = ray.get(trainer.broadcast.remote())
+    ray.kill(trainer)
+    with RayEngine.from_config(tiny_config()) as engine:
+        with pytest.raises(TransferError, match="ended"):
+            engine.update_weights(broadcast)
+        assert engine.weight_version == 0
+        assert tokens_of(engine) == old
 
 
 @contextmanager
