@@ -2,16 +2,15 @@
 
     python examples/rl/learn.py --run-dir runs/rl
 
-For each update the group answers problems several times (rollouts.py), a trainer in an actor of its own replays every
-answer and updates its weights (trainer.py) by a published objective (tracerl.py), and the group gets these weights. The
-log is RUN_DIR/log.jsonl. At the end the model is in RUN_DIR/model, and its evaluations are in RUN_DIR/record.json. A
-run that was ended goes on after its last update when it is started again on the same folder, with the numbers that it
-would have had.
+For each update the group answers the problems that it does not solve several times (rollouts.py), a trainer in an actor
+of its own replays every answer and updates its weights (trainer.py) by a published objective (tracerl.py), and the
+group gets these weights. The log is RUN_DIR/log.jsonl. At the end the model is in RUN_DIR/model, and its
+evaluations are in RUN_DIR/record.json. A run that was ended goes on after its last update when it is started again on
+the same folder, with the numbers that it would have had.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from transformers import HfArgumentParser
 
 from actors import RayEngine
 from lopa_ray import Config, LocalEngine
@@ -28,26 +28,29 @@ from rollouts import evaluate, roll_out
 from run_record import write_record
 from trainer import Trainer
 
-BLOCK_SIZE = 32
+BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """One run. A run that goes on has the same settings; `updates` may be more."""
+    """One run. A run that goes on has the same settings."""
 
-    run_dir: str
+    run_dir: str = "runs/rl"
     model: str = "demo"
-    updates: int = 30
-    problems: int = 32
-    """Problems per update."""
+    updates: int = 100
+    problems: int = 96
+    """Problems per update; those that are solved without chance are left out."""
+    answers: int = 16
+    """Answers to each of the problems that are left."""
     minibatches: int = 2
     """Steps of the optimizer per update."""
-    learning_rate: float = 1.5e-4
-    confidence_threshold: float = 0.5
-    """Of the decoder that is evaluated: what is less than certain is decided together."""
+    learning_rate: float = 1e-4
+    """At the beginning; it falls to nothing over the run."""
+    confidence_threshold: float = 0.9
+    """Of the decoder: what is at least as certain is decided together."""
     seed: int = 7
     """Of training problems."""
-    eval_every: int = 10
+    eval_every: int = 20
     """Updates from one evaluation to the next; the first is before any update, and the last after all."""
     eval_problems: int = 300
     eval_seed: int = 2
@@ -98,8 +101,8 @@ def learn(
         began = time.monotonic()
         line: dict[str, float] = {"update": update}
         if update:
-            groups = roll_out(engine, config.seed, update, config.problems)
-            line |= trainer.update(groups)
+            groups = roll_out(engine, config.seed, update, config.problems, config.answers)
+            line |= {"missed": len(groups) / config.problems} | trainer.update(groups)
             engine.update_weights(trainer.weights(), version=update)
         if update % config.eval_every == 0 or update == config.updates:
             line |= evaluate(engine, config.eval_seed, config.eval_problems)
@@ -111,11 +114,9 @@ def learn(
 
 def main() -> None:
     """Parse the command line, start group and trainer, and learn."""
-    parser = argparse.ArgumentParser(description="Reinforcement learning on word problems.")
-    for name, default in asdict(RunConfig("runs/rl")).items():
-        parser.add_argument("--" + name.replace("_", "-"), type=type(default), default=default)
-    config = RunConfig(**vars(parser.parse_args()))
-    for name in ("problems", "minibatches", "eval_every", "eval_problems", "workers"):
+    parser = HfArgumentParser(RunConfig, description="Reinforcement learning on word problems.")
+    (config,) = parser.parse_args_into_dataclasses()
+    for name in ("problems", "answers", "minibatches", "eval_every", "eval_problems", "workers"):
         if getattr(config, name) < 1:
             parser.error(f"--{name.replace('_', '-')}: got {getattr(config, name)}; need 1 or more")
     run_dir, engine_config = Path(config.run_dir).resolve(), config.engine_config()
@@ -126,6 +127,7 @@ def main() -> None:
             BLOCK_SIZE,
             config.minibatches,
             config.learning_rate,
+            config.updates,
             config.workers,
         )
         lines = learn(engine, trainer, config)

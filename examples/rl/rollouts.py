@@ -1,19 +1,15 @@
-"""Rollouts: answers to training problems with their rewards, and the evaluation on problems in held-out words."""
+"""Rollouts: answers to training problems with their rewards, and the evaluation on other problems."""
 
 from __future__ import annotations
 
-import itertools
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_lab.word_problems import Problem, held_out_problems, is_correct, training_problems
-from lopa_lab.word_problems.told_stories import make_told_problem
+from lopa_lab.word_problems import Problem, held_out_problems, is_correct
+from lopa_lab.word_problems.generator import is_held_out, make_problem
 from lopa_ray import GenerationResult, Trajectory
 from lopa_ray.engine.base import Engine
-
-TOLD_SHARE = 0.5
-"""The share of training problems that are in the grammar's wordings."""
-THRESHOLDS = (0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.9)
-"""Confidence thresholds of the answers to a training problem, which differ in what they decide at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +20,24 @@ class Group:
     rewards: list[float]
 
 
-def roll_out(engine: Engine, seed: int, update: int, problems: int) -> list[Group]:
-    """An answer by each of `THRESHOLDS` to each of so many problems, which depend on seed and update alone. None is
-    held out or has a held-out wording, so none is one of `evaluate`. Raises what ends a request."""
-    stream = training_problems(seed * 1_000_003 + update, (TOLD_SHARE, make_told_problem))
-    drawn = [(problem, each) for problem in itertools.islice(stream, problems) for each in THRESHOLDS]
+def roll_out(engine: Engine, seed: int, update: int, problems: int, answers: int) -> list[Group]:
+    """Answers at temperature 1 to training problems that the engine does not solve without chance. What it solves has
+    little to teach: there, right and wrong answers differ by accidents of sampling, and learning from these makes a
+    model surer and nothing else.
+
+    `problems`: how many are drawn, by seed and update alone; `answers`: to each of the problems that are left. Raises
+    what ends a request.
+    """
+    drawn = draw_problems(random.Random(f"{seed} {update}"), problems)
+    missed = [problem for problem, right in zip(drawn, _solved(engine, drawn)[0], strict=True) if not right]
+    repeated = [problem for problem in missed for _ in range(answers)]
     sessions = [
-        engine.create_session(p.question, confidence_threshold=each, trajectory=True) for p, each in drawn
+        engine.create_session(problem.question, temperature=1.0, seed=index, trajectory=True)
+        for index, problem in enumerate(repeated, update * problems * answers)
     ]
-    groups: dict[Problem, Group] = {problem: Group([], []) for problem, _ in drawn}
-    results = dict(engine.run(sessions))
-    for index, (problem, _) in enumerate(drawn):
-        if isinstance(result := results[index], Exception):
+    groups = {problem: Group([], []) for problem in missed}
+    for problem, (_, result) in zip(repeated, sorted(engine.run(sessions)), strict=True):
+        if isinstance(result, Exception):
             raise result
         assert result.trajectory is not None
         groups[problem].answers.append(result.trajectory)
@@ -43,11 +45,24 @@ def roll_out(engine: Engine, seed: int, update: int, problems: int) -> list[Grou
     return list(groups.values())
 
 
+def draw_problems(rng: random.Random, count: int) -> list[Problem]:
+    """Different problems in held-out words, which no problem of `evaluate` is one of."""
+    problems: dict[Problem, None] = {}
+    while len(problems) < count:
+        problem = make_problem(rng, held_out_words=True)
+        if not is_held_out(problem.question):
+            problems[problem] = None
+    return list(problems)
+
+
 def evaluate(engine: Engine, seed: int, count: int) -> dict[str, float]:
     """The share of so many problems in held-out words that the engine solves without chance, and its tokens per
     forward: tokens of all answers ÷ steps of all."""
-    problems = held_out_problems(seed, count, held_out_words=True)
-    results: list[GenerationResult] = engine.generate([problem.question for problem in problems])
-    solved = sum(is_correct(p, result.text or "") for p, result in zip(problems, results, strict=True))
+    right, results = _solved(engine, held_out_problems(seed, count, held_out_words=True))
     tpf = sum(result.tokens for result in results) / sum(result.steps for result in results)
-    return {"solved": solved / count, "tpf": tpf}
+    return {"solved": sum(right) / count, "tpf": tpf}
+
+
+def _solved(engine: Engine, problems: Sequence[Problem]) -> tuple[list[bool], list[GenerationResult]]:
+    results: list[GenerationResult] = engine.generate([problem.question for problem in problems])
+    return [is_correct(p, result.text or "") for p, result in zip(problems, results, strict=True)], results

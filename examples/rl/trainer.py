@@ -37,11 +37,13 @@ class Trainer:
         block_size: int,
         minibatches: int,
         learning_rate: float,
+        updates: int,
         threads: int,
     ) -> None:
         """Load the model of the folder `model` in float32, or what `save` left in the folder of the run.
 
-        `block_size`: the decoder's; `minibatches`: steps of the optimizer per update.
+        `block_size`: the decoder's; `minibatches`: steps of the optimizer per update; `learning_rate`: of the first
+        update, from which it falls to nothing over so many `updates`.
         """
         torch.set_num_threads(threads)
         self.model = load_model(model, dtype=torch.float32, device="cpu").requires_grad_(True)
@@ -52,6 +54,7 @@ class Trainer:
         self.lines: list[dict[str, float]] = []
         self._source, self._run_dir = model, run_dir
         self._block_size, self._minibatches = block_size, minibatches
+        self._learning_rate, self._updates = learning_rate, updates
         if self._checkpoint.exists():
             state = torch.load(self._checkpoint, weights_only=True)
             self.model.load_state_dict(state["model"])
@@ -82,6 +85,8 @@ class Trainer:
             raise ReplayError(
                 f"a log-probability differs by {differs:.1e} from the trainer's; allowed: {TOLERANCE}"
             )
+        for weights in self.optimizer.param_groups:
+            weights["lr"] = self._learning_rate * max(0.0, 1 - self.version / self._updates)
         random.Random(self.version).shuffle(parts)
         for first in range(min(self._minibatches, len(parts))):
             self._step([part for of_group in parts[first :: self._minibatches] for part in of_group])

@@ -11,18 +11,18 @@ The model, with averaged weights, is in RUN_DIR/model after each evaluation, rea
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from transformers import HfArgumentParser
 
 from demo_batches import batch_of_step, kind_of
 from demo_model import build_model, forward, loss_of
@@ -44,7 +44,7 @@ PREFIXES = {"causal": "causal_", "diffusion": "", "infilling": "infilling_", "de
 class TrainConfig:
     """One training run. A resumed run has the same shape of model; another seed or batch size gives other data."""
 
-    run_dir: str
+    run_dir: str = "runs/demo"
     """Checkpoint, tokenizer and model; with several nodes a folder that all of them see."""
     init: str = ""
     """Folder of a model to begin with, of the same shape; it may have fewer layers and another vocabulary."""
@@ -187,11 +187,7 @@ def train_worker(settings: dict[str, Any]) -> None:
 
 def main() -> None:
     """Parse the command line and run the training, with several workers under Ray Train."""
-    parser = argparse.ArgumentParser(description="Train the demo model.")
-    for name, default in asdict(TrainConfig("runs/demo")).items():
-        action = argparse.BooleanOptionalAction if isinstance(default, bool) else "store"
-        options = {} if isinstance(default, bool) else {"type": type(default)}
-        parser.add_argument("--" + name.replace("_", "-"), action=action, default=default, **options)
+    parser = HfArgumentParser(TrainConfig, description="Train the demo model.")
     parser.add_argument("--workers", type=int, default=1, help="data-parallel workers")
     parser.add_argument("--gpu", action="store_true", help="one GPU per worker")
     parser.add_argument("--address", default="local", help="a Ray cluster, or 'local' to start a small one")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,31 +18,18 @@ from torch import Tensor
 from lopa_ray import LocalEngine
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.decoding.verified.verified_session import VerifiedSession
-from lopa_ray.errors import CheckpointError, LopaError, RequestCancelledError, SettingsError
+from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.scheduling.journal import Journal
+from support.changed_weights import PROMPT, changed_tensors, folder_of, fresh, tokens
 from support.fp8_checkpoints import LAYOUTS, save_fp8
 from support.paths import MODELS
 from support.tiny_model import ALL_MODELS, CANVAS_MODEL, PROMPTS, SETTINGS, tiny_config
 
-PROMPT = "Tom has 6 bags. There are 7 cards in each. Mia takes 15 cards. How many cards does Tom have left?"
 HEAD = "model.layers.0.mlp.down_proj.weight"
 NORM = "model.layers.1.input_layernorm.weight"
 
 torch.set_num_threads(1)
-
-
-def changed_tensors(seed: int = 0) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    tensors = load_file(DEMO_MODEL / "model.safetensors")
-    noise = {name: torch.randn(t.shape, generator=generator) for name, t in sorted(tensors.items())}
-    return {name: (t.float() + 0.03 * noise[name]).to(t.dtype) for name, t in tensors.items()}
-
-
-def folder_of(tensors: dict[str, Tensor], folder: Path) -> Path:
-    shutil.copytree(DEMO_MODEL, folder)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
 
 
 def adapter(folder: Path, seed: int = 3) -> Path:
@@ -62,32 +48,14 @@ def adapter(folder: Path, seed: int = 3) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return folder_of(changed_tensors(), tmp_path_factory.mktemp("weights") / "changed")
-
-
-@pytest.fixture
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine.from_pretrained("demo") as engine:
-        yield engine
-
-
-def tokens(engine: LocalEngine, **settings: Any) -> list[int]:
-    return engine.generate(PROMPT, **settings).token_ids
-
-
-def fresh(path: str | Path = "demo", **model: Any) -> list[int]:
-    with LocalEngine.from_pretrained(path, **model) as engine:
-        return tokens(engine)
-
-
 @pytest.mark.parametrize(
     "model",
     [{}, {"dtype": "bfloat16"}, {"quantization": "w8a8"}, {"quantization": "w8"}, {"lora": ""}],
     ids=lambda model: next(iter(model.values()), "fp32"),
 )
-def test_tokens_are_those_of_a_new_engine(model: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+def test_tokens_are_those_of_a_new_engine(
+    model: dict[str, Any], changed_folder: Path, tmp_path: Path
+) -> None:
     """From a folder, a mapping, and back to the weights of the start; an adapter of the start is not of the folder."""
     if "lora" in model:
         model["lora"] = str(adapter(tmp_path / "first"))
@@ -95,37 +63,39 @@ def test_tokens_are_those_of_a_new_engine(model: dict[str, Any], folder: Path, t
     with LocalEngine.from_pretrained("demo", **model) as engine:
         old = tokens(engine)
         assert engine.weight_version == 0
-        assert engine.update_weights(folder) == engine.weight_version == 1
-        assert tokens(engine) == fresh(folder, **of_folder) != old
+        assert engine.update_weights(changed_folder) == engine.weight_version == 1
+        assert tokens(engine) == fresh(changed_folder, **of_folder) != old
         assert engine.update_weights(DEMO_MODEL) == 2
         assert tokens(engine) == fresh(**of_folder)
         assert engine.update_weights(changed_tensors(), version=7) == 7
-        assert tokens(engine) == fresh(folder, **of_folder)
+        assert tokens(engine) == fresh(changed_folder, **of_folder)
 
 
-def test_some_tensors_change_and_the_others_stay(engine: LocalEngine, tmp_path: Path) -> None:
+def test_some_tensors_change_and_the_others_stay(demo_engine: LocalEngine, tmp_path: Path) -> None:
     """Also over a mapping before; a trainer's own tensors may change afterwards."""
     start, new, newer = load_file(DEMO_MODEL / "model.safetensors"), changed_tensors(1), changed_tensors(2)
-    engine.update_weights({name: torch.nn.Parameter(new[name]) for name in (HEAD, NORM)})
-    assert tokens(engine) == fresh(folder_of({**start, HEAD: new[HEAD], NORM: new[NORM]}, tmp_path / "some"))
+    demo_engine.update_weights({name: torch.nn.Parameter(new[name]) for name in (HEAD, NORM)})
+    assert tokens(demo_engine) == fresh(
+        folder_of({**start, HEAD: new[HEAD], NORM: new[NORM]}, tmp_path / "some")
+    )
     embedding = "model.embed_tokens.weight"
     given = {HEAD: newer[HEAD].double(), embedding: newer[embedding].clone()}
-    engine.update_weights(given)
+    demo_engine.update_weights(given)
     given[embedding].zero_()
     both = {**start, NORM: new[NORM], HEAD: newer[HEAD], embedding: newer[embedding]}
     if torch.equal(start["lm_head.weight"], start[embedding]):
         both["lm_head.weight"] = newer[embedding]
     expected = fresh(folder_of(both, tmp_path / "both"))
-    assert tokens(engine) == expected
-    engine.sleep(2)
-    engine.wake_up()
-    assert tokens(engine) == expected
+    assert tokens(demo_engine) == expected
+    demo_engine.sleep(2)
+    demo_engine.wake_up()
+    assert tokens(demo_engine) == expected
 
 
-def test_an_adapter_is_merged_over_the_weights_of_the_start(folder: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_merged_over_the_weights_of_the_start(changed_folder: Path, tmp_path: Path) -> None:
     first, second = adapter(tmp_path / "first", 1), adapter(tmp_path / "second", 2)
     with LocalEngine.from_pretrained("demo") as engine:
-        engine.update_weights(folder)
+        engine.update_weights(changed_folder)
         engine.update_weights(first)
         assert tokens(engine) == fresh(lora=str(first)) != fresh()
         engine.update_weights(second)
@@ -231,69 +201,46 @@ def _quantized(tensors: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("spoil", [_wrong_shape, _missing, _unknown, _integers, _quantized])
 def test_a_tensor_that_does_not_fit_is_named_and_changes_nothing(
-    spoil: Any, engine: LocalEngine, tmp_path: Path
+    spoil: Any, demo_engine: LocalEngine, tmp_path: Path
 ) -> None:
-    old, tensors = tokens(engine), changed_tensors()
+    old, tensors = tokens(demo_engine), changed_tensors()
     spoil(tensors)
     with pytest.raises(CheckpointError, match=HEAD.removesuffix("weight")):
-        engine.update_weights(folder_of(tensors, tmp_path / "spoiled"))
+        demo_engine.update_weights(folder_of(tensors, tmp_path / "spoiled"))
     if spoil is not _missing:  # of a mapping the others stay
         with pytest.raises(CheckpointError, match=HEAD.removesuffix("weight")):
-            engine.update_weights(tensors)
-    assert tokens(engine) == old
-    assert engine.weight_version == 0
+            demo_engine.update_weights(tensors)
+    assert tokens(demo_engine) == old
+    assert demo_engine.weight_version == 0
 
 
 def test_another_model_or_source_or_version_is_refused(
-    engine: LocalEngine, folder: Path, tmp_path: Path
+    demo_engine: LocalEngine, changed_folder: Path, tmp_path: Path
 ) -> None:
-    old = tokens(engine)
+    old = tokens(demo_engine)
     other = folder_of(changed_tensors(), tmp_path / "other")
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "rope_theta": 12345.0}))
     with pytest.raises(CheckpointError, match="rope_theta"):
-        engine.update_weights(other)
+        demo_engine.update_weights(other)
     with pytest.raises(CheckpointError, match="no such folder") as refused:
-        engine.update_weights(tmp_path / "nothing")
+        demo_engine.update_weights(tmp_path / "nothing")
     assert "Hub" not in str(refused.value)
     tensor = changed_tensors()[HEAD]
     unusable = [{1: tensor}, {HEAD: tensor.to_sparse()}, {HEAD: tensor.to("meta")}, {HEAD: [1.0]}]
     sources: list[Any] = [{}, None, 3, "", *unusable]
     for source in sources:
         with pytest.raises(SettingsError, match="source"):
-            engine.update_weights(source)
-    engine.update_weights(folder, version=5)
+            demo_engine.update_weights(source)
+    demo_engine.update_weights(changed_folder, version=5)
     for version in (5, 4, -1, True, 6.5):
         with pytest.raises(SettingsError, match="version"):
-            engine.update_weights(DEMO_MODEL, version=version)  # type: ignore[arg-type]
+            demo_engine.update_weights(DEMO_MODEL, version=version)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="running"):
-        engine.update_weights(DEMO_MODEL, running="later")  # type: ignore[arg-type]
-    assert engine.weight_version == 5
-    engine.update_weights(DEMO_MODEL)
-    assert tokens(engine) == old
-
-
-def test_requests_that_have_begun_end_first_and_others_wait(folder: Path) -> None:
-    with LocalEngine.from_pretrained("demo", max_num_seqs=1) as engine:
-        old = tokens(engine)
-        begun = engine.stream(PROMPT, trajectory=True)
-        next(begun)
-        waiting = engine.events([engine.create_session(PROMPT)])
-        holding, hold = threading.Event(), engine._hold
-        engine._hold = lambda *hold_for: (holding.set(), hold(*hold_for))  # type: ignore[assignment, func-returns-value]
-        with engine._changed:  # no step, and so no hold, before this thread waits for an event
-            threading.Thread(target=engine.update_weights, args=(folder,)).start()
-            assert holding.wait(60)
-        last = [event.outcome for event in waiting][-1]  # type: ignore[union-attr]
-        assert engine.weight_version == 1
-        assert last.weight_version == 1
-        *_, chunk = begun
-        assert chunk.result is not None
-        assert chunk.result.token_ids == old
-        trajectory = chunk.result.trajectory
-        assert trajectory is not None
-        assert (trajectory.weight_version, trajectory.weight_versions) == (0, None)
-        assert tokens(engine) == fresh(folder)
+        demo_engine.update_weights(DEMO_MODEL, running="later")  # type: ignore[arg-type]
+    assert demo_engine.weight_version == 5
+    demo_engine.update_weights(DEMO_MODEL)
+    assert tokens(demo_engine) == old
 
 
 @pytest.mark.parametrize(
@@ -324,10 +271,10 @@ def test_kept_requests_go_on_as_on_an_engine_with_the_new_weights(name: str, tmp
     assert [outcome.canvas for outcome in seen] != [outcome.canvas for outcome in with_old]
 
 
-def test_a_trajectory_lists_the_version_of_each_token(engine: LocalEngine, folder: Path) -> None:
-    chunks = engine.stream(PROMPT, trajectory=True)
+def test_a_trajectory_lists_the_version_of_each_token(demo_engine: LocalEngine, changed_folder: Path) -> None:
+    chunks = demo_engine.stream(PROMPT, trajectory=True)
     first = next(chunks)
-    engine.update_weights(folder, running="keep")
+    demo_engine.update_weights(changed_folder, running="keep")
     *_, last = chunks
     assert last.result is not None
     trajectory = last.result.trajectory
@@ -336,22 +283,13 @@ def test_a_trajectory_lists_the_version_of_each_token(engine: LocalEngine, folde
     assert trajectory.weight_versions is not None
     old = {index for index, version in enumerate(trajectory.weight_versions) if version == 0}
     assert old == {index for index, step in enumerate(trajectory.step_map) if step == 1}
-    decided = {index for index, token in enumerate(first.canvas) if token != engine.vocabulary.mask_token_id}
+    decided = {
+        index for index, token in enumerate(first.canvas) if token != demo_engine.vocabulary.mask_token_id
+    }
     assert decided & {*range(len(trajectory.step_map))} <= old  # a winner's token ahead is of the step before
 
 
-def test_aborted_requests_end_and_others_wait(folder: Path) -> None:
-    with LocalEngine.from_pretrained("demo", max_num_seqs=1) as engine:
-        begun, waiting = engine.stream(PROMPT), engine.events([engine.create_session(PROMPT)])
-        next(begun)
-        engine.update_weights(folder, running="abort")
-        with pytest.raises(RequestCancelledError):
-            list(begun)
-        assert not any(hasattr(event, "error") for event in waiting)
-        assert tokens(engine) == fresh(folder)
-
-
-def test_stored_prefixes_are_gone(folder: Path) -> None:
+def test_stored_prefixes_are_gone(changed_folder: Path) -> None:
     with LocalEngine.from_pretrained("demo", prefix_cache="approximate") as engine:
         tokens(engine)
         assert engine.runner.slots.prefixes
@@ -359,94 +297,15 @@ def test_stored_prefixes_are_gone(folder: Path) -> None:
         assert not engine.runner.slots.prefixes
         tokens(engine)
         hits = engine.prefix_index.hit_requests
-        engine.update_weights(folder)
+        engine.update_weights(changed_folder)
         assert not engine.runner.slots.prefixes
-        assert tokens(engine) == fresh(folder)
+        assert tokens(engine) == fresh(changed_folder)
         assert engine.prefix_index.hit_requests == hits
         chunks = engine.stream(PROMPT + " Really?")
         next(chunks)
         engine.reset_prefix_cache()
         assert not engine.runner.slots.prefixes
         assert list(chunks)[-1].result is not None
-
-
-def test_no_step_begins_during_a_pause(engine: LocalEngine, folder: Path) -> None:
-    old = tokens(engine)
-    chunks = engine.stream(PROMPT)
-    next(chunks)
-    engine.pause("keep")
-    assert engine.is_paused()
-    with pytest.raises(SettingsError, match="pause"):
-        engine.update_weights(folder, running="wait")
-    assert engine.weight_version == 0
-    ended = threading.Event()
-    results: list[list[int]] = []
-
-    def rest() -> None:
-        results.append(list(chunks)[-1].result.token_ids)  # type: ignore[union-attr]
-        ended.set()
-
-    threading.Thread(target=rest, daemon=True).start()
-    runs = engine.runner.launch
-    engine.runner.launch = lambda *_: pytest.fail("a step during a pause")  # type: ignore[method-assign, assignment]
-    assert not ended.wait(0.05)
-    engine.pause()
-    engine.runner.launch = runs  # type: ignore[method-assign]
-    engine.resume()
-    assert ended.wait(60)
-    assert results == [old]
-    engine.pause()
-    engine.update_weights(folder)
-    assert engine.is_paused()
-    engine.resume()
-    assert not engine.is_paused()
-    assert tokens(engine) == fresh(folder)
-
-
-@pytest.mark.parametrize("level", [1, 2])
-def test_a_sleep_gives_memory_back_and_the_same_tokens(level: int, folder: Path) -> None:
-    with LocalEngine.from_pretrained("demo", max_model_len=512) as engine:
-        engine.update_weights(folder)
-        expected = tokens(engine)
-        chunks = engine.stream(PROMPT)
-        next(chunks)
-        cache = engine.runner.cache
-        engine.sleep(level)
-        assert engine.is_sleeping()
-        if level == 1:
-            assert cache.data.untyped_storage().nbytes() == 0
-        else:
-            assert not hasattr(engine, "runner")
-        engine.sleep(level)
-        engine.wake_up()
-        assert not engine.is_sleeping()
-        assert list(chunks)[-1].result.token_ids == expected  # type: ignore[union-attr]
-        assert tokens(engine) == expected
-
-
-@pytest.mark.parametrize("level", [1, 2])
-def test_weights_may_change_during_a_sleep(level: int, engine: LocalEngine, folder: Path) -> None:
-    with pytest.raises(SettingsError, match="level"):
-        engine.sleep(3)
-    engine.sleep(level)
-    engine.update_weights(folder)
-    assert engine.is_sleeping()
-    engine.wake_up()
-    assert tokens(engine) == fresh(folder)
-
-
-def test_a_folder_that_is_gone_is_named_and_the_sleep_goes_on(engine: LocalEngine, tmp_path: Path) -> None:
-    source = folder_of(changed_tensors(), tmp_path / "changed")
-    engine.update_weights(source)
-    expected = tokens(engine)
-    engine.sleep(2)
-    source.rename(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match="changed: no such folder"):
-        engine.wake_up()
-    assert engine.is_sleeping()
-    (tmp_path / "elsewhere").rename(source)
-    engine.wake_up()
-    assert tokens(engine) == expected
 
 
 def test_a_copy_of_tied_embeddings_has_to_equal_those_it_came_with() -> None:
@@ -464,19 +323,3 @@ def test_a_copy_of_tied_embeddings_has_to_equal_those_it_came_with() -> None:
         with pytest.raises(CheckpointError, match="differs from"):
             engine.update_weights(changed)
     assert engine.weight_version == 3
-
-
-def test_a_step_that_fails_meanwhile_ends_its_own_request_alone(engine: LocalEngine, folder: Path) -> None:
-    chunks = engine.stream(PROMPT)
-    next(chunks)
-
-    def fail(*_: Any) -> None:
-        raise LopaError("broken")
-
-    launch = engine.runner.launch
-    engine.runner.launch = fail  # type: ignore[method-assign, assignment]
-    engine.update_weights(folder)
-    with pytest.raises(LopaError, match="broken"):
-        list(chunks)
-    engine.runner.launch = launch  # type: ignore[method-assign]
-    assert tokens(engine) == fresh(folder)

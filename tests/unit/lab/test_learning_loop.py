@@ -13,7 +13,7 @@ from learn import BLOCK_SIZE, RunConfig, learn
 from lopa_ray import LocalEngine
 from lopa_ray.execution.model_files import checkpoint_folder
 from replay import decisions_of, log_probabilities
-from rollouts import THRESHOLDS, Group, roll_out
+from rollouts import Group, roll_out
 from tracerl import advantages, objective
 from trainer import ReplayError, Trainer
 
@@ -47,7 +47,7 @@ def test_at_the_weights_that_decoded_the_gradient_is_the_advantage() -> None:
 
 # With the model of the package
 
-SMALL = RunConfig("", updates=2, problems=3, eval_every=1, eval_problems=4, workers=1)
+SMALL = RunConfig("", seed=6, updates=2, problems=6, answers=4, eval_every=1, eval_problems=4, workers=1)
 
 
 def engine_of(config: RunConfig) -> LocalEngine:
@@ -55,7 +55,7 @@ def engine_of(config: RunConfig) -> LocalEngine:
 
 
 def trainer_of(engine: LocalEngine, run_dir: Path) -> Trainer:
-    return Trainer(checkpoint_folder(engine.config.model), run_dir, BLOCK_SIZE, 2, 1e-4, 1)
+    return Trainer(checkpoint_folder(engine.config.model), run_dir, BLOCK_SIZE, 2, 1e-4, SMALL.updates, 1)
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +65,14 @@ def engine() -> LocalEngine:
 
 @pytest.fixture(scope="module")
 def groups(engine: LocalEngine) -> list[Group]:
-    return roll_out(engine, SMALL.seed, 1, SMALL.problems)
+    return roll_out(engine, SMALL.seed, 1, SMALL.problems, SMALL.answers)
 
 
 def test_rollouts_are_answers_of_their_own_with_rewards(groups: list[Group]) -> None:
-    assert len(groups) == SMALL.problems
+    assert 0 < len(groups) < SMALL.problems
     for group in groups:
         assert len({tuple(answer.replay.step_map) for answer in group.answers}) > 1
-        assert len(group.answers) == len(group.rewards) == len(THRESHOLDS)
+        assert len(group.answers) == len(group.rewards) == SMALL.answers
     assert {reward for group in groups for reward in group.rewards} == {0.0, 1.0}
 
 
@@ -95,7 +95,7 @@ def test_an_update_raises_the_objective(engine: LocalEngine, tmp_path: Path, gro
     before = trainer.weights()
     figures = trainer.update(groups)
     assert trainer.version == 1 and figures["replay_differs"] < 1e-4
-    assert figures["learned_from"] == sum(0 < sum(group.rewards) < len(THRESHOLDS) for group in groups) > 0
+    assert figures["learned_from"] == sum(0 < sum(group.rewards) < SMALL.answers for group in groups) > 0
     changed = trainer.weights()
     assert all(not torch.equal(changed[name], before[name]) for name in before)
 
