@@ -2,11 +2,11 @@
 
     python examples/rl/learn.py --run-dir runs/rl
 
-For each update the group answers the problems that it does not solve several times (rollouts.py), a trainer in an actor
-of its own replays every answer and updates its weights (trainer.py) by a published objective (tracerl.py), and the
-group gets these weights. The log is RUN_DIR/log.jsonl. At the end the model is in RUN_DIR/model, and its
-evaluations are in RUN_DIR/record.json. A run that was ended goes on after its last update when it is started again on
-the same folder, with the numbers that it would have had.
+For each update the group answers problems several times (rollouts.py), a trainer in an actor of its own replays every
+answer and updates its weights (trainer.py) by a published objective (tracerl.py), and the group gets these weights.
+The log is RUN_DIR/log.jsonl. At the end the model is in RUN_DIR/model, and its evaluations are in RUN_DIR/record.json.
+A run that was ended goes on after its last update when it is started again on the same folder, with the numbers that it
+would have had.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class RunConfig:
 
     run_dir: str = "runs/rl"
     model: str = "demo"
-    updates: int = 100
-    problems: int = 96
-    """Problems per update; those that are solved without chance are left out."""
-    answers: int = 16
-    """Answers to each of the problems that are left."""
+    updates: int = 50
+    problems: int = 48
+    """Problems per update."""
+    answers: int = 8
+    """Answers to each problem."""
     minibatches: int = 2
     """Steps of the optimizer per update."""
     learning_rate: float = 1e-4
     """At the beginning; it falls to nothing over the run."""
-    confidence_threshold: float = 0.9
-    """Of the decoder: what is at least as certain is decided together."""
+    denoising_steps: int = 4
+    """Steps in which the decoder fills a block of 16 positions, whatever the model is sure of."""
     seed: int = 7
     """Of training problems."""
-    eval_every: int = 20
+    eval_every: int = 10
     """Updates from one evaluation to the next; the first is before any update, and the last after all."""
     eval_problems: int = 300
     eval_seed: int = 2
@@ -60,19 +60,19 @@ class RunConfig:
 
     def engine_config(self) -> Config:
         """The group, and a decoder whose steps can be replayed."""
-        decode = {"window_attention": "block_causal", "block_add_threshold": 1.0}
         model = {"dtype": "float32", "max_num_seqs": 32, "max_model_len": 512, "prefix_cache": "exact"}
+        decode = {
+            "decoder": "block_diffusion",
+            "block_size": BLOCK_SIZE,
+            "denoising_steps": self.denoising_steps,
+            "remasking": "low_confidence_static",
+            "max_new_tokens": 64,
+        }
         return Config.parse(
             {
                 "model": {"path": self.model, **model},
                 "group": {"num_workers": self.workers},
-                "decode": {
-                    "decoder": "d2f",
-                    "block_size": BLOCK_SIZE,
-                    "max_new_tokens": 64,
-                    "confidence_threshold": self.confidence_threshold,
-                    **decode,
-                },
+                "decode": decode,
             }
         )
 
@@ -102,7 +102,7 @@ def learn(
         line: dict[str, float] = {"update": update}
         if update:
             groups = roll_out(engine, config.seed, update, config.problems, config.answers)
-            line |= {"missed": len(groups) / config.problems} | trainer.update(groups)
+            line |= trainer.update(groups)
             engine.update_weights(trainer.weights(), version=update)
         if update % config.eval_every == 0 or update == config.updates:
             line |= evaluate(engine, config.eval_seed, config.eval_problems)

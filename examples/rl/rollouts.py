@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa_lab.word_problems import Problem, held_out_problems, is_correct
@@ -21,21 +20,15 @@ class Group:
 
 
 def roll_out(engine: Engine, seed: int, update: int, problems: int, answers: int) -> list[Group]:
-    """Answers at temperature 1 to training problems that the engine does not solve without chance. What it solves has
-    little to teach: there, right and wrong answers differ by accidents of sampling, and learning from these makes a
-    model surer and nothing else.
-
-    `problems`: how many are drawn, by seed and update alone; `answers`: to each of the problems that are left. Raises
-    what ends a request.
-    """
+    """So many answers at temperature 1 to each of so many training problems, which depend on seed and update alone.
+    Raises what ends a request."""
     drawn = draw_problems(random.Random(f"{seed} {update}"), problems)
-    missed = [problem for problem, right in zip(drawn, _solved(engine, drawn)[0], strict=True) if not right]
-    repeated = [problem for problem in missed for _ in range(answers)]
+    repeated = [problem for problem in drawn for _ in range(answers)]
     sessions = [
         engine.create_session(problem.question, temperature=1.0, seed=index, trajectory=True)
-        for index, problem in enumerate(repeated, update * problems * answers)
+        for index, problem in enumerate(repeated, update * len(repeated))
     ]
-    groups = {problem: Group([], []) for problem in missed}
+    groups = {problem: Group([], []) for problem in drawn}
     for problem, (_, result) in zip(repeated, sorted(engine.run(sessions)), strict=True):
         if isinstance(result, Exception):
             raise result
@@ -58,11 +51,8 @@ def draw_problems(rng: random.Random, count: int) -> list[Problem]:
 def evaluate(engine: Engine, seed: int, count: int) -> dict[str, float]:
     """The share of so many problems in held-out words that the engine solves without chance, and its tokens per
     forward: tokens of all answers ÷ steps of all."""
-    right, results = _solved(engine, held_out_problems(seed, count, held_out_words=True))
-    tpf = sum(result.tokens for result in results) / sum(result.steps for result in results)
-    return {"solved": sum(right) / count, "tpf": tpf}
-
-
-def _solved(engine: Engine, problems: Sequence[Problem]) -> tuple[list[bool], list[GenerationResult]]:
+    problems = held_out_problems(seed, count, held_out_words=True)
     results: list[GenerationResult] = engine.generate([problem.question for problem in problems])
-    return [is_correct(p, result.text or "") for p, result in zip(problems, results, strict=True)], results
+    solved = sum(is_correct(p, result.text or "") for p, result in zip(problems, results, strict=True))
+    tpf = sum(result.tokens for result in results) / sum(result.steps for result in results)
+    return {"solved": solved / count, "tpf": tpf}
