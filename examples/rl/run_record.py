@@ -12,13 +12,13 @@ from lopa_lab.records.record import now
 from lopa_ray import __version__
 
 METHOD = (
-    "Per update a group answers {problems} problems {answers} times each at temperature 1, and a trainer learns from the "
-    "problems of which some answers are right: TraceRL's objective, AdamW from {learning_rate:g} down to 0. Decoder: "
-    "block_diffusion, blocks of 16 in {denoising_steps} steps each. solved: of {eval_problems} problems, greedily. All "
-    "problems are in held-out words, which the model was not trained on before; no problem is both learned from and "
-    "evaluated. rollouts right, replay differs: since the row before; the latter is the largest difference between a "
-    "recorded log-probability and the one of a forward of the trainer's, over all tokens of all answers, in nats. "
-    "minutes: wall time of updates and evaluations."
+    "Per update a group answers {problems} problems {answers} times each at temperature 1, and a trainer learns from "
+    "the problems of which some answers are right: TraceRL's objective, AdamW from {learning_rate:g} down to 0. "
+    "Decoder: block_diffusion, blocks of 16 in {denoising_steps} steps each. solved: of {eval_problems} problems, "
+    "greedily. All problems are in held-out words, which the model was not trained on before; no problem is both "
+    "learned from and evaluated. rollouts right, replay differs: since the row before; the latter is the largest "
+    "difference between a recorded log-probability and the one of a forward of the trainer's, over all tokens of all "
+    "answers, in nats. minutes: wall time of updates and evaluations."
 )
 
 
