@@ -37,14 +37,14 @@ class RunConfig:
 
     run_dir: str = "runs/rl"
     model: str = "demo"
-    updates: int = 60
+    updates: int = 40
     problems: int = 48
     """Problems per update."""
     answers: int = 8
     """Answers to each problem."""
-    minibatches: int = 4
+    minibatches: int = 2
     """Steps of the optimizer per update."""
-    learning_rate: float = 2e-4
+    learning_rate: float = 1e-4
     """At the beginning; it falls to nothing over the run."""
     denoising_steps: int = 4
     """Steps in which the decoder fills a block of 16 positions, whatever the model is sure of."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lopa_lab.word_problems import Problem, held_out_problems, is_correct
@@ -23,19 +25,28 @@ def roll_out(engine: Engine, seed: int, update: int, problems: int, answers: int
     """So many answers at temperature 1 to each of so many training problems, which depend on seed and update alone.
     Raises what ends a request."""
     drawn = draw_problems(random.Random(f"{seed} {update}"), problems)
-    repeated = [problem for problem in drawn for _ in range(answers)]
+    results = _answer(
+        engine, [problem for problem in drawn for _ in range(answers)], update * problems * answers
+    )
+    groups: list[Group] = []
+    for problem in drawn:
+        of_problem = list(itertools.islice(results, answers))
+        trajectories = [result.trajectory for result in of_problem if result.trajectory is not None]
+        groups.append(Group(trajectories, [float(is_correct(problem, r.text or "")) for r in of_problem]))
+    return groups
+
+
+def _answer(engine: Engine, problems: Sequence[Problem], first_seed: int) -> Iterator[GenerationResult]:
+    """An answer at temperature 1 to each problem, each with its own seed."""
     sessions = [
-        engine.create_session(problem.question, temperature=1.0, seed=index, trajectory=True)
-        for index, problem in enumerate(repeated, update * len(repeated))
+        engine.create_session(problem.question, temperature=1.0, seed=seed, trajectory=True)
+        for seed, problem in enumerate(problems, first_seed)
     ]
-    groups = {problem: Group([], []) for problem in drawn}
-    for problem, (_, result) in zip(repeated, sorted(engine.run(sessions)), strict=True):
-        if isinstance(result, Exception):
+    results = dict(engine.run(sessions))
+    for index in range(len(sessions)):
+        if isinstance(result := results[index], Exception):
             raise result
-        assert result.trajectory is not None
-        groups[problem].answers.append(result.trajectory)
-        groups[problem].rewards.append(float(is_correct(problem, result.text or "")))
-    return list(groups.values())
+        yield result
 
 
 def draw_problems(rng: random.Random, count: int) -> list[Problem]:
@@ -49,10 +60,13 @@ def draw_problems(rng: random.Random, count: int) -> list[Problem]:
 
 
 def evaluate(engine: Engine, seed: int, count: int) -> dict[str, float]:
-    """The share of so many problems in held-out words that the engine solves without chance, and its tokens per
-    forward: tokens of all answers ÷ steps of all."""
+    """Of so many problems in held-out words: the share that the engine solves when it draws its answers as in training
+    (`sampled`), and greedily (`greedy`); and its tokens per forward in greedy answers, tokens of all ÷ steps of all."""
     problems = held_out_problems(seed, count, held_out_words=True)
-    results: list[GenerationResult] = engine.generate([problem.question for problem in problems])
-    solved = sum(is_correct(p, result.text or "") for p, result in zip(problems, results, strict=True))
-    tpf = sum(result.tokens for result in results) / sum(result.steps for result in results)
-    return {"solved": solved / count, "tpf": tpf}
+    greedy: list[GenerationResult] = engine.generate([problem.question for problem in problems])
+    right = {
+        name: sum(is_correct(p, result.text or "") for p, result in zip(problems, results, strict=True))
+        / count
+        for name, results in (("sampled", _answer(engine, problems, 0)), ("greedy", greedy))
+    }
+    return right | {"tpf": sum(result.tokens for result in greedy) / sum(result.steps for result in greedy)}

@@ -14,11 +14,12 @@ from lopa_ray import __version__
 METHOD = (
     "Per update a group answers {problems} problems {answers} times each at temperature 1, and a trainer learns from "
     "the problems of which some answers are right: TraceRL's objective, AdamW from {learning_rate:g} down to 0. "
-    "Decoder: block_diffusion, blocks of 16 in {denoising_steps} steps each. solved: of {eval_problems} problems, "
-    "greedily. All problems are in held-out words, which the model was not trained on before; no problem is both "
-    "learned from and evaluated. rollouts right, replay differs: since the row before; the latter is the largest "
-    "difference between a recorded log-probability and the one of a forward of the trainer's, over all tokens of all "
-    "answers, in nats. minutes: wall time of updates and evaluations."
+    "Decoder: block_diffusion, blocks of 16 in {denoising_steps} steps each. sampled, greedy: of {eval_problems} "
+    "problems the share solved by one answer drawn at temperature 1, and by the greedy answer, of which TPF is. All "
+    "problems are in held-out words, which the model was not trained on before; no problem is both learned from and "
+    "evaluated. rollouts right, replay differs: since the row before; the latter is the largest difference between a "
+    "recorded log-probability and the one of a forward of the trainer's, over all tokens of all answers, in nats. "
+    "minutes: wall time of updates and evaluations."
 )
 
 
@@ -29,13 +30,14 @@ def write_record(lines: Sequence[dict[str, float]], settings: dict[str, object],
     for line in lines:
         minutes += line["minutes"]
         since += [line] if line["update"] else []
-        if "solved" not in line:
+        if "greedy" not in line:
             continue
         rows.append(
             {
                 "update": int(line["update"]),
                 "minutes": minutes,
-                "solved %": 100 * line["solved"],
+                "sampled %": 100 * line["sampled"],
+                "greedy %": 100 * line["greedy"],
                 "TPF": line["tpf"],
                 "rollouts right %": 100 * sum(one["reward"] for one in since) / len(since) if since else None,
                 "replay differs": max((one["replay_differs"] for one in since), default=None),
