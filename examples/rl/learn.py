@@ -5,8 +5,8 @@
 For each update the group answers problems several times (rollouts.py), a trainer in an actor of its own replays every
 answer and updates its weights (trainer.py) by a published objective (tracerl.py), and the group gets these weights.
 The log is RUN_DIR/log.jsonl. At the end the model is in RUN_DIR/model, and its evaluations are in RUN_DIR/record.json.
-A run that was ended goes on after its last update when it is started again on the same folder, with the numbers that it
-would have had.
+A run that was ended goes on after its last update when it is started again on the same folder. With one thread
+(--workers 1) the numbers are then those that it would have had; with several, sums are rounded differently each time.
 """
 
 from __future__ import annotations

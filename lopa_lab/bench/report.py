@@ -143,7 +143,8 @@ def learning_plot(record: BenchRecord) -> str:
     series: Series = {}
     for row in record.rows:
         for column, label in {
-            "solved %": "problems in held-out words",
+            "sampled %": "evaluation, drawn at temperature 1",
+            "greedy %": "evaluation, greedy",
             "rollouts right %": "rollouts",
         }.items():
             if row[column] is not None:
