@@ -35,7 +35,7 @@ def test_the_readme_has_the_figures_of_the_records() -> None:
         row for row in rows_of("lookahead-cpu") if (row["lookahead"], row["num_branches"]) == ("verified", 8)
     ]
     speculation = [row for row in rows_of("speculation-cpu") if row["num_branches"] == 8]
-    assert len(decodes) == 6 and len(verified) == len(speculation) == 1
+    assert len(decodes) == 7 and len(verified) == len(speculation) == 1
     for row in decodes + verified + speculation:
         forwards = f"{row['forwards per step']:.3g} | {row['TPS']:.0f}"
         assert f"| {row['solved %']:.0f} % | {row['TPF']:.2f} | {forwards} |" in readme, row
