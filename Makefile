@@ -70,8 +70,8 @@ check: dev
 mypy: dev
 	@$(BIN)/mypy
 
-# Ray lowers the priority of its workers, and tests that compute beside them would leave them a thirtieth of their time. At the lowest
-# priority all have the same.
+# Ray lowers the priority of its workers, and tests that compute meanwhile would leave them a thirtieth of their time.
+# At the lowest priority all have the same.
 PYTEST := nice -n 19 $(BIN)/python -m pytest
 
 # pytest's closing line comes last.

@@ -61,11 +61,12 @@ class WeightBroadcast:
         handle.leave()
 
     def _require_sender(self) -> None:
-        """Raises TransferError if the trainer's process has ended; a store's client would wait for it for long."""
+        """Raises TransferError where nothing listens any more; a store's client would wait for it for long."""
         try:
             socket.create_connection(self._address, CONNECT_S).close()
         except OSError as error:
-            raise TransferError(f"the trainer that has the weights has ended: {error}") from None
+            reason = f"the trainer cannot be reached, or no longer has the weights: {error}"
+            raise TransferError(reason) from None
 
 
 def _receive(broadcast: WeightBroadcast) -> Iterator[Any]:

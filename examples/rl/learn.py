@@ -6,7 +6,7 @@ For each update the group answers problems several times (rollouts.py), a traine
 answer and updates its weights (trainer.py) by a published objective (tracerl.py), and the group gets these weights.
 The log is RUN_DIR/log.jsonl. At the end the model is in RUN_DIR/model, and its evaluations are in RUN_DIR/record.json.
 A run that was ended goes on after its last update when it is started again on the same folder. With one thread
-(--workers 1) the numbers are then those that it would have had; with several, sums are rounded differently each time.
+(--workers 1) it then has the numbers of a run without a break; with several, sums are rounded differently each time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import ray
 from transformers import HfArgumentParser
 
 from actors import RayEngine
+from lopa_lab.records.record import now
 from lopa_ray import Config, LocalEngine
 from lopa_ray.execution.model_files import checkpoint_folder
 from rollouts import evaluate, roll_out
@@ -38,25 +39,33 @@ class RunConfig:
     run_dir: str = "runs/rl"
     model: str = "demo"
     updates: int = 40
-    problems: int = 48
-    """Problems per update."""
-    answers: int = 8
-    """Answers to each problem."""
-    minibatches: int = 2
-    """Steps of the optimizer per update."""
-    learning_rate: float = 1e-4
-    """At the beginning; it falls to nothing over the run."""
-    denoising_steps: int = 4
-    """Steps in which the decoder fills a block of 16 positions, whatever the model is sure of."""
-    seed: int = 7
-    """Of training problems."""
-    eval_every: int = 10
-    """Updates from one evaluation to the next; the first is before any update, and the last after all."""
+    problems: int = field(default=48, metadata={"help": "Problems per update"})
+    answers: int = field(default=8, metadata={"help": "Answers to each problem"})
+    minibatches: int = field(default=2, metadata={"help": "Steps of the optimizer per update"})
+    learning_rate: float = field(
+        default=1e-4, metadata={"help": "At the beginning; it falls to nothing over the run"}
+    )
+    denoising_steps: int = field(
+        default=4,
+        metadata={
+            "help": "Steps in which the decoder fills a block of 16 positions, whatever the model is sure of"
+        },
+    )
+    seed: int = field(default=7, metadata={"help": "Of training problems"})
+    eval_every: int = field(
+        default=10,
+        metadata={
+            "help": "Updates from one evaluation to the next; the first is before any update, and the last after all"
+        },
+    )
     eval_problems: int = 300
-    eval_seed: int = 2
-    """Of the problems in held-out words."""
-    workers: int = 2
-    """Workers of the group, each with a thread; the trainer has as many threads, and computes while they wait."""
+    eval_seed: int = field(default=2, metadata={"help": "Of the problems in held-out words"})
+    workers: int = field(
+        default=2,
+        metadata={
+            "help": "Workers, with a thread each, and threads of the trainer, which computes while workers wait"
+        },
+    )
 
     def engine_config(self) -> Config:
         """The group, and a decoder whose steps can be replayed."""
@@ -115,10 +124,12 @@ def learn(
 def main() -> None:
     """Parse the command line, start group and trainer, and learn."""
     parser = HfArgumentParser(RunConfig, description="Reinforcement learning on word problems.")
-    (config,) = parser.parse_args_into_dataclasses()
+    config = RunConfig(**vars(parser.parse_args()))
     for name in ("problems", "answers", "minibatches", "eval_every", "eval_problems", "workers"):
-        if getattr(config, name) < 1:
-            parser.error(f"--{name.replace('_', '-')}: got {getattr(config, name)}; need 1 or more")
+        least = 2 if name == "answers" else 1  # one answer has no other to be compared with
+        if getattr(config, name) < least:
+            parser.error(f"--{name.replace('_', '-')}: got {getattr(config, name)}; need {least} or more")
+    began = now()
     run_dir, engine_config = Path(config.run_dir).resolve(), config.engine_config()
     with RayEngine.from_config(engine_config) as engine:
         trainer = TrainerActor(
@@ -132,7 +143,7 @@ def main() -> None:
         )
         lines = learn(engine, trainer, config)
         trainer.export()
-    write_record(lines, asdict(config), run_dir / "record.json")
+    write_record(lines, asdict(config), began, run_dir / "record.json")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Replay: what stood on the canvas at each step of an answer, and a trainer's log-probabilities of what it decided.
 
-Answers are those of decoder block_diffusion: blocks are counted from the start of the prompt, and a block sees itself
+Answers come from decoder block_diffusion: blocks are counted from the start of the prompt, and a block sees itself
 and the blocks before it. So one forward has the blocks that are all prompt once, and behind them the canvases of all
 steps of all answers, which do not see each other.
 
@@ -51,7 +51,7 @@ def decisions_of(answers: Sequence[Trajectory], block_size: int, mask_token_id: 
     for index, answer in enumerate(answers):
         ids, steps = [*given, *answer.replay.token_ids], [0] * len(given) + answer.replay.step_map
         logprobs = [math.nan] * len(given) + answer.raw_logprobs
-        for step in sorted({*answer.step_map}):
+        for step in sorted({*answer.step_map} - {0}):
             places = [at for at in range(len(given), len(logprobs)) if steps[at] == step]
             width = (places[0] // block_size + 1) * block_size
             before = (
@@ -80,7 +80,7 @@ def log_probabilities(model: Transformer, decisions: Decisions, block_size: int)
 
     def attend_blocks(q: Tensor, k: Tensor, v: Tensor, seen: int) -> Tensor:
         """Each block of queries, which follow `seen` keys, sees the keys to its own end."""
-        outputs = [q[:, :, :0]]
+        outputs: list[Tensor] = []
         for queries in q.split(block_size, 2):
             seen += queries.shape[2]
             outputs.append(F.scaled_dot_product_attention(queries, k[:, :, :seen], v[:, :, :seen]))

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from lopa_lab.word_problems import Problem, held_out_problems, is_correct
 from lopa_lab.word_problems.generator import is_held_out, make_problem
@@ -25,21 +26,23 @@ def roll_out(engine: Engine, seed: int, update: int, problems: int, answers: int
     """So many answers at temperature 1 to each of so many training problems, which depend on seed and update alone.
     Raises what ends a request."""
     drawn = draw_problems(random.Random(f"{seed} {update}"), problems)
-    results = _answer(
-        engine, [problem for problem in drawn for _ in range(answers)], update * problems * answers
-    )
+    repeated = [problem for problem in drawn for _ in range(answers)]
+    results = _answer(engine, repeated, update * len(repeated), trajectory=True)
     groups: list[Group] = []
     for problem in drawn:
         of_problem = list(itertools.islice(results, answers))
-        trajectories = [result.trajectory for result in of_problem if result.trajectory is not None]
-        groups.append(Group(trajectories, [float(is_correct(problem, r.text or "")) for r in of_problem]))
+        rewards = [float(is_correct(problem, result.text or "")) for result in of_problem]
+        trajectories = [cast(Trajectory, result.trajectory) for result in of_problem]
+        groups.append(Group(trajectories, rewards))
     return groups
 
 
-def _answer(engine: Engine, problems: Sequence[Problem], first_seed: int) -> Iterator[GenerationResult]:
+def _answer(
+    engine: Engine, problems: Sequence[Problem], first_seed: int, *, trajectory: bool = False
+) -> Iterator[GenerationResult]:
     """An answer at temperature 1 to each problem, each with its own seed."""
     sessions = [
-        engine.create_session(problem.question, temperature=1.0, seed=seed, trajectory=True)
+        engine.create_session(problem.question, temperature=1.0, seed=seed, trajectory=trajectory)
         for seed, problem in enumerate(problems, first_seed)
     ]
     results = dict(engine.run(sessions))
@@ -50,7 +53,7 @@ def _answer(engine: Engine, problems: Sequence[Problem], first_seed: int) -> Ite
 
 
 def draw_problems(rng: random.Random, count: int) -> list[Problem]:
-    """Different problems in held-out words, which no problem of `evaluate` is one of."""
+    """Different problems in held-out words, none of which `evaluate` asks."""
     problems: dict[Problem, None] = {}
     while len(problems) < count:
         problem = make_problem(rng, held_out_words=True)

@@ -80,13 +80,13 @@ class Trainer:
                 of_group.append((decisions, old, of_answers[decisions.answer]))
             if of_answers.any():
                 parts.append(of_group)
-        differs = torch.stack(off).max().item()
+        differs = torch.stack(off).max().item() if off else 0.0
         if not differs <= TOLERANCE:  # nor for one that is no number
             raise ReplayError(
                 f"a log-probability differs by {differs:.1e} from the trainer's; allowed: {TOLERANCE}"
             )
         for weights in self.optimizer.param_groups:
-            weights["lr"] = self._learning_rate * max(0.0, 1 - self.version / self._updates)
+            weights["lr"] = self._learning_rate * (1 - self.version / self._updates)
         random.Random(self.version).shuffle(parts)
         for first in range(min(self._minibatches, len(parts))):
             self._step([part for of_group in parts[first :: self._minibatches] for part in of_group])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 import torch
 
 from learn import BLOCK_SIZE, RunConfig, learn
+from lopa_lab.word_problems.generator import is_held_out
 from lopa_ray import LocalEngine
 from lopa_ray.execution.model_files import checkpoint_folder
 from replay import decisions_of, log_probabilities
-from rollouts import Group, roll_out
+from rollouts import Group, draw_problems, evaluate, roll_out
 from tracerl import advantages, objective
 from trainer import ReplayError, Trainer
 
@@ -90,13 +92,45 @@ def test_a_forward_gives_the_recorded_log_probabilities(
     assert tokens == sum(len(answer.token_ids) for group in groups for answer in group.answers)
 
 
-def test_an_update_raises_the_objective(engine: LocalEngine, tmp_path: Path, groups: list[Group]) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "max_new_tokens"), [("2+2=?", 24), ("Tom has 6 bags. There are 7 cards in each.", 9)]
+)
+def test_short_prompts_and_cut_blocks_replay(
+    engine: LocalEngine, tmp_path: Path, prompt: str, max_new_tokens: int
+) -> None:
+    answer = engine.generate(
+        prompt, temperature=1.0, trajectory=True, max_new_tokens=max_new_tokens, ignore_eos=True
+    ).trajectory
+    assert len(answer.token_ids) == max_new_tokens
+    assert (len(answer.prompt_token_ids) + max_new_tokens) % BLOCK_SIZE
+    model = trainer_of(engine, tmp_path).model
+    for decisions in decisions_of([answer], BLOCK_SIZE, engine.vocabulary.mask_token_id):
+        assert torch.allclose(
+            log_probabilities(model, decisions, BLOCK_SIZE), decisions.recorded, rtol=0, atol=1e-4
+        )
+
+
+def test_no_problem_is_learned_from_and_evaluated() -> None:
+    problems = draw_problems(random.Random(3), 40)
+    assert len(set(problems)) == 40
+    assert not any(is_held_out(problem.question) for problem in problems)
+
+
+def test_an_evaluation_draws_answers_too(engine: LocalEngine) -> None:
+    figures = evaluate(engine, seed=2, count=12)
+    assert figures["sampled"] < figures["greedy"]
+
+
+def test_an_update_changes_all_weights(engine: LocalEngine, tmp_path: Path, groups: list[Group]) -> None:
     trainer = trainer_of(engine, tmp_path)
     before = trainer.weights()
     figures = trainer.update(groups)
     assert trainer.version == 1 and figures["replay_differs"] < 1e-4
+    assert [weights["lr"] for weights in trainer.optimizer.param_groups] == [1e-4]
     assert figures["learned_from"] == sum(0 < sum(group.rewards) < SMALL.answers for group in groups) > 0
     changed = trainer.weights()
+    trainer.update([])
+    assert [weights["lr"] for weights in trainer.optimizer.param_groups] == [5e-5]
     assert all(not torch.equal(changed[name], before[name]) for name in before)
 
 
