@@ -18,6 +18,7 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "D2F": ("", {"decoder": "d2f"}),
     "D2F, settled": ("D2F", {"decoder": "d2f", "settled": 0.05}),
     "D2F, credit": ("D2F", {"decoder": "d2f", "credit_alpha": 0.7}),
+    "D2F, S2D2": ("D2F", {"decoder": "s2d2_d2f"}),
     "block diffusion": ("", {"decoder": "block_diffusion", "block_size": 16}),
     "S2D2": ("block diffusion", {"decoder": "s2d2", "block_size": 16}),
 }
