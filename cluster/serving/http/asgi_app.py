@@ -110,7 +110,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
 
 
 def _guarded_by(keys: Sequence[SecretStr]) -> dict[str, Any]:
-    """What a router is included with that needs one of these keys, if there are any."""
+    """Dependencies for a router whose requests need one of these keys, if there are any."""
     guard = {"dependencies": [Security(require_api_key(keys))], "responses": error_responses([401])}
     return guard if keys else {}
 

@@ -45,10 +45,10 @@ class WorkersOfGroup(GroupMessage):
 
 
 class GroupState(GroupMessage):
-    """What one decode group computes with, and whether it does."""
+    """The weights of one decode group, and whether it decodes."""
 
     weight_version: int
-    """The version of its weights; 0: those of its start."""
+    """The version of its weights; 0: the weights of its start."""
     is_paused: bool
     is_sleeping: bool
 
