@@ -73,7 +73,9 @@ def _slot_attention(
         for stop, run in groupby(stop_of_row[first : first + rows]):
             end = at + len(list(run))
             if stop > 0:
-                out[at:end] = sdpa(q[at:end], keys[:, :stop], values[:, :stop])
+                # Copies: CPU kernels round by alignment, and a view's heads lie as far apart as other rows see.
+                seen_keys, seen_values = keys[:, :stop].contiguous(), values[:, :stop].contiguous()
+                out[at:end] = sdpa(q[at:end], seen_keys, seen_values)
             at = end
     return out
 
