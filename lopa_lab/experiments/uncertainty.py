@@ -13,7 +13,8 @@ from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.intervals import estimate
 from lopa_lab.records.points_log import Point
 
-BRANCHES = (2, 3, 4)
+BRANCHES = {"threshold": (2, 3, 4), "one per step": (2, 3)}
+"""Numbers of branches by the name of the rule. One position per step takes 64 forwards per answer."""
 
 RULES: dict[str, dict[str, Any]] = {
     "threshold": {"decoder": "lopa", "confidence_threshold": 0.9},
@@ -36,7 +37,7 @@ class Uncertainty(Experiment):
     """See the module."""
 
     problems = 300
-    smallest: ClassVar = {"BRANCHES": (2,), "RULES": {"threshold": RULES["threshold"]}}
+    smallest: ClassVar = {"BRANCHES": {"threshold": (2,)}, "RULES": {"threshold": RULES["threshold"]}}
     plot_rows = (1, 1)
     method = (
         "Branches are LoPA's forks of a rule: D2F's threshold of 0.9, or Dream's schedule, which fills one position "
@@ -95,8 +96,8 @@ def _one(rule: str) -> Name:
 
 
 def _names() -> list[Name]:
-    several = list(product(BRANCHES, WINNERS))
-    return [name for rule in RULES for name in (_one(rule), *(Name(rule, *rest) for rest in several))]
+    several = {rule: product(BRANCHES[rule], WINNERS) for rule in RULES}
+    return [name for rule in RULES for name in (_one(rule), *(Name(rule, *rest) for rest in several[rule]))]
 
 
 EXPERIMENT = Uncertainty()
