@@ -25,7 +25,7 @@ from lopa_ray.protocol.forward_costs import ForwardCosts
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan
 from lopa_ray.protocol.scoring import ChooseTokens, ContinuationDrafts
 
-LANES = {8: (1, 8), 16: (1, 16), 32: (2, 16), 64: (4, 16), 128: (8, 16), 256: (16, 16)}
+LANES = {4: (1, 4), 8: (1, 8), 16: (1, 16), 32: (2, 16), 64: (4, 16), 128: (8, 16), 256: (16, 16)}
 """Rows that are measured → branches of one request, and the rows of each."""
 
 PREFIX = 128  # cached positions before them

@@ -86,8 +86,10 @@ def build_model(
     else:
         weights = implementation.shard_weights(weights)
     loaded = implementation.build_model(weights)
-    if not are_shared:  # packed weights are a process's own
-        pack(loaded)
+    packs_float32 = spec.config.model.pack_float32 and spec.dtype == torch.float32
+    # Packed weights are a process's own. In float32 all workers of any group have the same bits, so all pack or none.
+    if packs_float32 or not are_shared:
+        pack(loaded, float32=packs_float32)
     return loaded
 
 

@@ -7,10 +7,12 @@ from lopa_ray.execution.model_spec import resolve_dtype
 
 
 def number_format(model: ModelSettings, num_actors: int) -> str:
-    """As "float32 on cpu"; of bfloat16 on a CPU also whether weights are packed for its products. Actors, if there are
-    several, share their weights as they are stored."""
+    """As "float32 on cpu"; on a CPU also whether weights are packed for its products. Actors, if there are several,
+    share their weights in bfloat16 as they are stored."""
     dtype = resolve_dtype(model)
     words = f"{dtype} on {model.device}"
+    if model.pack_float32 and dtype == "float32":
+        return f"{words}, packed weights"
     if (dtype, model.device, model.quantization) != ("bfloat16", "cpu", "none"):
         return words
     from lopa_ray.model.quantization.packed import multiplies_bfloat16

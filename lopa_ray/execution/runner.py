@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lopa_ray.execution.attention import AttentionBackend, PackedAttention
+from lopa_ray.execution.attention import AttentionBackend, LaneAttention, PackedAttention
 from lopa_ray.execution.canvas_attention import default_attention
 from lopa_ray.execution.graph_capture import CudaCapture
 from lopa_ray.execution.kv_cache import KVCache, SlotState
@@ -32,7 +32,9 @@ from lopa_ray.execution.slots import PayloadTransfer, Slots
 from lopa_ray.execution.staging import StagedLane, StagedStep
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.step_graphs import StepGraph, StepGraphs
+from lopa_ray.kernels.padding import several_rows
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.linear import is_packed
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
@@ -59,6 +61,8 @@ class BranchRunner:
         memory."""
         config = model.config
         self.attention = attention or default_attention(config)
+        if isinstance(self.attention, LaneAttention) and is_packed(model, torch.float32):
+            self.attention = replace(self.attention, bucket=several_rows)
         self.device, dtype = model.embed.weight.device, model.embed.weight.dtype
         self.cache = KVCache(model.shard_config, max_num_seqs, max_model_len, dtype, self.device)
         ids = config.mask_token_id, config.eos_token_id, config.stop_token_ids

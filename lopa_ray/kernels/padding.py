@@ -6,14 +6,23 @@ ROW_MULTIPLE = 16
 """Matmuls have a multiple of this number of rows, also of an expert. On CPU a row then has the same bits for any
 other rows, as observed with 1 and 2 threads: every thread needs at least 4 rows."""
 
+MOST_FEW_ROWS = 32
+"""Rows up to which a step of packed weights has no padding."""
+
 
 def padded_rows(rows: int) -> int:
     return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 def few_rows(rows: int) -> int:
-    """The padded number of rows where bits may depend on it. There are few numbers: oneDNN prepares for each anew."""
-    return 1 << (rows - 1).bit_length() if rows < ROW_MULTIPLE else padded_rows(rows)
+    """The padded number of rows of packed weights, whose products cost by the row. Large numbers are few: oneDNN
+    prepares for each anew, which takes 2 ms."""
+    return rows if rows <= MOST_FEW_ROWS else padded_rows(rows)
+
+
+def several_rows(rows: int) -> int:
+    """The same with two rows at least: a single row is multiplied in another order of sums."""
+    return max(rows, 2) if rows <= MOST_FEW_ROWS else padded_rows(rows)
 
 
 def bucket_rows(rows: int) -> int:

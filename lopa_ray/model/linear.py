@@ -76,12 +76,22 @@ def prepare(model: nn.Module) -> None:
             layer.format.prepare(layer)
 
 
-def pack(model: Any) -> None:
-    """Pack the weights of a model's layers, in place, where products take less time then; see `WeightFormat.pack`. Such
-    a model is not saved, and its weights are not shared with other processes."""
-    for layer in model.modules() if isinstance(model, nn.Module) else ():
-        if isinstance(layer, HeldWeights):
-            layer.format.pack(layer)
+def pack(model: Any, *, float32: bool = False) -> None:
+    """Pack the weights of a model's layers, in place, where products take less time then, also in fp32 if `float32` is
+    set; see `WeightFormat.pack`. Such a model is not saved, and its weights are not shared with other processes."""
+    for layer in _layers(model):
+        layer.format.pack(layer, float32=float32)
+
+
+def is_packed(model: Any, dtype: torch.dtype) -> bool:
+    """Whether the weights of all layers of a model are packed, in this dtype."""
+    layers = _layers(model)
+    return bool(layers) and all(layer.weight.is_mkldnn and layer.weight.dtype == dtype for layer in layers)
+
+
+def _layers(model: Any) -> list[HeldWeights]:
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    return [layer for layer in modules if isinstance(layer, HeldWeights)]
 
 
 def check_places(model: nn.Module) -> None:

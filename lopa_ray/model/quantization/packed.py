@@ -1,5 +1,5 @@
-"""Weights in the order in which oneDNN multiplies by them in bfloat16 on CPUs. torch's own product orders them anew in
-each call, which for few rows takes longer than the product.
+"""Weights in the order in which oneDNN multiplies by them on CPUs. torch's own product orders them anew in each call,
+which for few rows takes longer than the product, and in float32 it is another library's.
 
 Shape suffixes: R rows, S sorted rows, N experts, O outputs, I inputs.
 """
@@ -7,6 +7,7 @@ Shape suffixes: R rows, S sorted rows, N experts, O outputs, I inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,10 @@ MIN_WEIGHTS = 1 << 18
 
 TYPICAL_ROWS = 64
 """Rows that oneDNN is told to order for. The order hardly depends on them, and results do not."""
+
+
+TRIED_ROWS = (2, 3, 5, 16, 33, 80)
+"""Numbers of rows among which a row of a product in fp32 has to have the same bits."""
 
 
 def pays(weight: Tensor) -> bool:
@@ -33,14 +38,34 @@ def multiplies_bfloat16() -> bool:
     return torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+def keeps_bits(weight: Tensor) -> bool:
+    """Whether weights [O, I] are in fp32 on a CPU where a row of their packed product, one of at least two, has the
+    same bits for any other rows and any number of them. Tried once per shape and number of torch's threads."""
+    is_float = weight.is_cpu and weight.dtype == torch.float32 and torch._C._has_mkldnn
+    return is_float and _rows_keep_bits(*weight.shape, torch.get_num_threads())
+
+
+@cache
+def _rows_keep_bits(outputs: int, inputs: int, threads: int) -> bool:
+    draw = torch.Generator().manual_seed(threads)
+    weight, x = (torch.randn(size, inputs, generator=draw) for size in (outputs, max(TRIED_ROWS) + 1))
+    packed = pack(weight)
+    expected = packed_product(x, packed)
+    return all(
+        torch.equal(packed_product(x[first : first + rows], packed), expected[first : first + rows])
+        for rows in TRIED_ROWS
+        for first in (0, 1)
+    )
+
+
 def pack(weight: Tensor) -> nn.Parameter:
-    """The same weights bf16 [O, I], packed; `Tensor.to_dense` gives them back."""
+    """The same weights [O, I] in bf16 or fp32, packed; `Tensor.to_dense` gives them back."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), TYPICAL_ROWS)
     return nn.Parameter(packed, requires_grad=False)
 
 
 def packed_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x bf16 [R, I], packed weight bf16 [O, I] and bias bf16 [O] or None → bf16 [R, O]."""
+    """x [R, I], packed weight [O, I] and bias [O] or None → [R, O], all in bf16 or all in fp32."""
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return out
 

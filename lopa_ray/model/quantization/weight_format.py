@@ -16,7 +16,13 @@ from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.kernels.invariant_linear import invariant_linear
 from lopa_ray.kernels.sort_rows import SortedRows
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.quantization.packed import pack, packed_expert_product, packed_product, pays
+from lopa_ray.model.quantization.packed import (
+    keeps_bits,
+    pack,
+    packed_expert_product,
+    packed_product,
+    pays,
+)
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 
 
@@ -48,10 +54,13 @@ class WeightFormat:
         """Called once, when the layer has its weights. Trials of kernels belong here: the host waits for them, and in a
         forward a shard may be lost."""
 
-    def pack(self, layer: HeldWeights) -> None:
-        """Order the layer's weights for this CPU's products, in the place of the weights that it has, where that pays
-        and rows may round by the batch. The embedding that a tied LM head shares stays as it is."""
-        if self.multiply is not F.linear or self.stored_dtype is not None or not pays(layer.weight):
+    def pack(self, layer: HeldWeights, *, float32: bool) -> None:
+        """Order the layer's weights for this CPU's products, in the place of the weights that it has, where that pays:
+        in bf16, where rows round by the batch, and in fp32 if `float32` is set and rows keep their bits. The embedding
+        that a tied LM head shares stays as it is."""
+        is_plain = self.multiply is F.linear and self.stored_dtype is None
+        in_float32 = float32 and layer.weight.dim() == 2 and keeps_bits(layer.weight)
+        if not is_plain or not (in_float32 or pays(layer.weight)):
             return
         if layer.weight.dim() == 2:
             layer.weight, self.multiply = pack(layer.weight), packed_product

@@ -7,7 +7,7 @@ import pytest
 
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.packing import Packing, PackingOptions
-from lopa_ray.kernels.padding import bucket_rows, few_rows, padded_rows
+from lopa_ray.kernels.padding import bucket_rows, few_rows, padded_rows, several_rows
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 
@@ -18,10 +18,11 @@ def test_buckets_waste_little():
         assert rows <= bucket <= max(16 * -(-rows // 16), rows * 9 / 8)
         assert bucket_rows(bucket) == bucket and bucket % 16 == 0
     assert len({bucket_rows(rows) for rows in range(1, 4097)}) < 60
-    assert [few_rows(rows) for rows in (1, 2, 3, 5, 8, 9, 16, 17)] == [1, 2, 4, 8, 8, 16, 16, 32]
+    assert [few_rows(rows) for rows in (1, 2, 5, 17, 32, 33, 48)] == [1, 2, 5, 17, 32, 48, 48]
+    assert [several_rows(rows) for rows in (1, 2, 5, 32, 33)] == [2, 2, 5, 32, 48]
 
 
-@pytest.mark.parametrize("bucket", [padded_rows, bucket_rows, few_rows])
+@pytest.mark.parametrize("bucket", [padded_rows, bucket_rows, few_rows, several_rows])
 @pytest.mark.parametrize(("lanes", "rows"), [(64, 1), (32, 1), (7, 3), (40, 0), (1, 0)])
 def test_many_short_lanes_take_tiles_and_no_rows(lanes, rows, bucket):
     """A lane whose rows are all stored has none."""

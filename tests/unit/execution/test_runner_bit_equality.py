@@ -29,6 +29,7 @@ from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, TILE_ROWS, head_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.padding import ROW_MULTIPLE
 from lopa_ray.model.implementation import implementation_of
+from lopa_ray.model.linear import is_packed, pack
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.transformers_models.config import parse_transformers_config
 from lopa_ray.protocol.events import RequestFailure
@@ -51,13 +52,20 @@ SHAPES = {
 
 @cache
 def model_of(name: str) -> MaskPredictor:
-    """A recorded model or a shape; `+w8` and `+w8a8` make its linear layers int8, and `+fp8` makes them fp8.
+    """A recorded model or a shape; `+w8` and `+w8a8` make its linear layers int8, `+fp8` makes them fp8, and `+packed`
+    packs them.
     `transformers:` comes before a model type of transformers, which then runs one of that type."""
     if name.startswith("transformers:"):
         text = config_json(name.removeprefix("transformers:"))
         by_transformers = parse_transformers_config(text, {}, name)
         implementation = implementation_of(by_transformers, torch.float32)
         return implementation.build_model(implementation.random_weights(0))
+    if name.endswith("+packed"):
+        model = copy.deepcopy(model_of(name.removesuffix("+packed")))
+        pack(model, float32=True)
+        if not is_packed(model, torch.float32):
+            pytest.skip("packed products depend on other rows on this CPU")
+        return model
     name, _, quantization = name.partition("+")
     if name not in SHAPES:
         return load_tiny_model(name, quantization or "none")
@@ -184,6 +192,7 @@ def compare(name: str, seed: int, requests: int = 5) -> int:
         "odd",
         "one-kv-head",
         "odd+fp8",
+        "odd+packed",
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in (
@@ -193,6 +202,8 @@ def compare(name: str, seed: int, requests: int = 5) -> int:
                 "grouped",
                 "wide",
                 "odd+w8a8",
+                "dream-tiny-2l-eos+packed",
+                "wide+packed",
             )
         ),
     ],
@@ -237,7 +248,7 @@ def test_the_logits_of_a_call_are_bounded(vocab_size, rows):
 
 def test_single_phase_workers_agree_bit_for_bit_even_without_a_branch():
     """Three workers and one branch: two of them compute the finished blocks for themselves."""
-    for name in ("dream-tiny-2l", "odd", "odd+w8a8", "transformers:qwen3_moe"):
+    for name in ("dream-tiny-2l", "odd", "odd+w8a8", "odd+packed", "transformers:qwen3_moe"):
         for branches in (1, 2, 7):
             group = InProcessGroup(model_of(name), 3)
             settings = LopaSettings(

@@ -1,4 +1,4 @@
-"""bfloat16 on CPUs: packed weights give the products of plain ones, where they pay and nowhere else."""
+"""Packed weights on CPUs give the products of plain ones, where they pay or are asked for, and nowhere else."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.kernels.padding import several_rows
 from lopa_ray.model.quantization import packed
 from support.verified_decode import PROBLEM
 
@@ -25,20 +26,58 @@ def packed_names(**model: object) -> set[str]:
         return {name for name, parameter in parameters if parameter.is_mkldnn}
 
 
-@NEEDS_BFLOAT16
+@pytest.mark.parametrize(
+    ("dtype", "off"),
+    [pytest.param(torch.bfloat16, (2**-7, 0.05), marks=NEEDS_BFLOAT16), (torch.float32, (1e-5, 1e-4))],
+)
 @pytest.mark.parametrize("rows", [1, 8, 64, 257])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_packed_products_are_those_of_the_weights(rows: int, has_bias: bool) -> None:
+def test_packed_products_are_those_of_the_weights(
+    dtype: torch.dtype, off: tuple[float, float], rows: int, has_bias: bool
+) -> None:
     draw = torch.Generator().manual_seed(rows)
     weight, x, bias = (
-        torch.randn(size, generator=draw).bfloat16() for size in ((640, 512), (rows, 512), (640,))
+        torch.randn(size, generator=draw).to(dtype) for size in ((640, 512), (rows, 512), (640,))
     )
     held = packed.pack(weight)
     assert held.is_mkldnn and torch.equal(held.to_dense(), weight)
     expected = F.linear(x.double(), weight.double(), bias.double() if has_bias else None)
     got = packed.packed_product(x, held, bias if has_bias else None)
-    assert got.dtype == torch.bfloat16
-    torch.testing.assert_close(got.double(), expected, rtol=2**-7, atol=0.05)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), expected, rtol=off[0], atol=off[1])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(672, 224), (224, 608), (333, 42), (3072, 576)])
+def test_a_row_in_float32_has_the_same_bits_among_any_number_of_rows(
+    threads: int, shape: tuple[int, int]
+) -> None:
+    """With every number of rows that a step may have, not only those that the trial takes."""
+    torch.set_num_threads(threads)
+    try:
+        draw = torch.Generator().manual_seed(0)
+        weight, x = (torch.randn(size, shape[1], generator=draw) for size in (shape[0], 300))
+        if not packed.keeps_bits(weight):
+            pytest.skip("packed products depend on other rows on this CPU")
+        held = packed.pack(weight)
+        expected = packed.packed_product(x, held)
+        for rows in sorted({several_rows(rows) for rows in range(1, 290)}):
+            for first in (0, 7):
+                part = slice(first, first + rows)
+                assert torch.equal(packed.packed_product(x[part], held), expected[part])
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_products_whose_rows_round_by_the_batch_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rounds(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return product(x, weight, bias) + len(x) * 2.0**-20
+
+    product = packed.packed_product
+    weight = torch.randn(31, 29)  # a shape of no other test: trials are kept
+    assert not packed.keeps_bits(weight.bfloat16())
+    monkeypatch.setattr(packed, "packed_product", rounds)
+    assert not packed.keeps_bits(weight)
 
 
 @NEEDS_BFLOAT16
@@ -68,13 +107,27 @@ def test_large_layers_are_packed_in_bfloat16_alone() -> None:
         assert not packed_names(**others)
 
 
+@pytest.mark.medium
+def test_all_layers_are_packed_in_float32_where_it_is_asked_for() -> None:
+    if not packed.keeps_bits(torch.randn(224, 224)):
+        pytest.skip("packed products depend on other rows on this CPU")
+    found = packed_names(dtype="float32", pack_float32=True)
+    assert len(found) == 7 * 4 + 1 and "embed.weight" not in found
+
+
+def answer(**model: object) -> str | None:
+    with LocalEngine.from_config(Config.load("demo", {"model": model})) as engine:
+        return engine.generate(PROBLEM).text
+
+
 @NEEDS_BFLOAT16
 @pytest.mark.medium
 def test_answers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer() -> str | None:
-        with LocalEngine.from_pretrained("demo", dtype="bfloat16") as engine:
-            return engine.generate(PROBLEM).text
-
-    with_packing = answer()
+    with_packing = answer(dtype="bfloat16")
     monkeypatch.setattr(packed, "MIN_WEIGHTS", 1 << 40)
-    assert answer() == with_packing
+    assert answer(dtype="bfloat16") == with_packing
+
+
+@pytest.mark.medium
+def test_answers_stay_in_float32() -> None:
+    assert answer(pack_float32=True) == answer()
