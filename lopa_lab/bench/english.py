@@ -79,8 +79,7 @@ def measure_english(
         def by(settings: GenerationSettings) -> Decode:
             def decode(prompt: list[int]) -> tuple[list[int], int]:
                 (result,) = results_of(engine, [engine.create_session(prompt, settings)])
-                ids = list(result.token_ids)
-                return ids + [end] * (result.finish_reason == "stop"), result.steps
+                return list(result.token_ids), result.steps
 
             return decode
 

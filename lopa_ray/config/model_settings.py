@@ -130,7 +130,7 @@ class ModelSettings(StrictModel):
         for name, value in (("device", "cpu"), ("batch_invariant", False), ("quantization", "none")):
             if self.pack_float32 and getattr(self, name) != value:
                 raise SettingsError(
-                    f"pack_float32 true with {name} {getattr(self, name)}: it is for plain products in float32 on CPUs; "
+                    f"pack_float32 true with {name} {getattr(self, name)}: it is for plain products on CPUs; "
                     f"set {name} to {value}, or pack_float32 to false",
                     setting="pack_float32",
                 )

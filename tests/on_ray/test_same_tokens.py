@@ -29,6 +29,7 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         "group": {"num_workers": 2},
         "model": {"path": str(TINY_EXPERTS["sdar_moe"])},
     },
+    "2 workers, packed weights": {"group": {"num_workers": 2}, "model": {"pack_float32": True}},
     **{
         f"2 workers, {name}, steps in parts": {
             "group": {"num_workers": 2, "transfer": name},
@@ -44,26 +45,27 @@ LocalResults = Callable[[list[int], str], GenerationResult]
 
 
 @cache
-def local_engine(model: str) -> LocalEngine:
-    return LocalEngine.from_config(tiny_config(model={"path": model}))
+def local_engine(model: str, packed: bool) -> LocalEngine:
+    return LocalEngine.from_config(tiny_config(model={"path": model, "pack_float32": packed}))
 
 
 @cache
-def local_result(model: str, prompt: tuple[int, ...], name: str) -> GenerationResult:
-    return local_engine(model).generate(prompt, SETTINGS[name], trace=True)
+def local_result(model: str, packed: bool, prompt: tuple[int, ...], name: str) -> GenerationResult:
+    return local_engine(model, packed).generate(prompt, SETTINGS[name], trace=True)
 
 
 @pytest.fixture
 def local(engine: RayEngine) -> LocalResults:
     """The result of a prompt with settings in one process, decoded once."""
-    return lambda prompt, name: local_result(engine.config.model.path, tuple(prompt), name)
+    model = engine.config.model
+    return lambda prompt, name: local_result(model.path, model.pack_float32, tuple(prompt), name)
 
 
 @pytest.fixture(
     scope="module",
     params=[
         "4 workers, stored prefixes",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in GROUPS if "steps in parts" in name),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in GROUPS if "parts" in name or "packed" in name),
         *(
             pytest.param(name, marks=pytest.mark.nightly)
             for name in ("1 worker", "3 workers, LLaDA2, stored prefixes", "2 workers, SDAR-MoE")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import SettingsError
 from lopa_ray.kernels.padding import several_rows
 from lopa_ray.model.quantization import packed
 from support.verified_decode import PROBLEM
@@ -131,3 +135,17 @@ def test_answers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.medium
 def test_answers_stay_in_float32() -> None:
     assert answer(pack_float32=True) == answer()
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({"device": "cuda"}, "pack_float32 true with device cuda: it is for plain products on CPUs; set device to cpu"),
+        ({"quantization": "w8"}, "pack_float32 true with quantization w8"),
+        ({"batch_invariant": True}, "pack_float32 true with batch_invariant True"),
+        ({"implementation": "transformers"}, "pack_float32 True with implementation transformers"),
+    ],
+)
+def test_packing_is_refused_where_it_does_nothing(others: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        ModelSettings(pack_float32=True, **others)

@@ -236,6 +236,7 @@ def test_serve_can_build_the_application() -> None:
     ("model", "named"),
     [
         ({}, "m (float32 on cpu)"),
+        ({"pack_float32": True}, "m (float32 on cpu, packed weights)"),
         ({"device": "cuda"}, "m (bfloat16 on cuda)"),
         ({"device": "cuda", "dtype": "float32"}, "m (float32 on cuda)"),
     ],
