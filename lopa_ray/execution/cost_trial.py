@@ -8,7 +8,9 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +76,17 @@ def measure_costs(runner: BranchRunner) -> ForwardCosts:
                 best[rows] = min(best[rows], 1000 * (clock() - before))
         if round_ >= 0 and time.perf_counter() - began > LIMIT_S:
             break
-    costs = ForwardCosts.of(best)
+    costs = ForwardCosts.of(with_padding(best, trial.packing_options.bucket))
     listed = ", ".join(f"{rows}: {ms:.2f}" for rows, ms in zip(costs.rows, costs.ms, strict=True))
     _log.info("milliseconds of a forward by its rows: %s", listed)
     return costs
+
+
+def with_padding(ms_by_rows: Mapping[int, float], bucket: Callable[[int], int]) -> dict[int, float]:
+    """Costs by ascending rows, and those of one more row where steps that have it are padded to the next number, so
+    that no forward between the two counts as cheaper than it is."""
+    padded = {rows + 1: ms_by_rows[more] for rows, more in pairwise(ms_by_rows) if bucket(rows + 1) >= more}
+    return {**padded, **ms_by_rows}
 
 
 def _step(trial: BranchRunner, start: int, branches: int, rows: int) -> StepPlan:

@@ -65,7 +65,11 @@ def local(engine: RayEngine) -> LocalResults:
     scope="module",
     params=[
         "4 workers, stored prefixes",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in GROUPS if "parts" in name or "packed" in name),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in GROUPS
+            if "parts" in name or "packed" in name
+        ),
         *(
             pytest.param(name, marks=pytest.mark.nightly)
             for name in ("1 worker", "3 workers, LLaDA2, stored prefixes", "2 workers, SDAR-MoE")

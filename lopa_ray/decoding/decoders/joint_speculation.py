@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from lopa_ray.decoding.branch_budget import CostBudget
 from lopa_ray.decoding.branching import PositionScore
-from lopa_ray.decoding.draft_beams import Beam, beams_of, choose_beams
+from lopa_ray.decoding.draft_beams import Beam, beams_of, choose_beams, repeated_beam
 from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, reweigh
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
@@ -101,7 +101,8 @@ class JointSpeculationSession(DecodeSession):
         if self._has_head:
             rows = 1 + min(self._drafted_tokens, room)
             budget = CostBudget.of(self.settings, self.load, most, rows, gain=1.0)
-            return choose_beams([beam[: max(0, room)] for beam in self._beams], budget)
+            beams = [*self._beams, repeated_beam(self._ids, self._drafted_tokens)]
+            return choose_beams([beam[: max(0, room)] for beam in beams], budget)
         most_drafts = max(0, min(room, self._num_masks - 1))
         drafts = reweigh(self._drafts[age - 1 :][:most_drafts], self._ids[-1], age)
         # A branch has the last token, a guess, and the masks after it. A step decides a token without a guess.

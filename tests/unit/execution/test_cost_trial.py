@@ -11,8 +11,9 @@ from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution import cost_trial
-from lopa_ray.execution.cost_trial import LANES
+from lopa_ray.execution.cost_trial import LANES, with_padding
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.kernels.padding import few_rows, padded_rows
 from lopa_ray.protocol.forward_costs import ForwardCosts
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
@@ -48,7 +49,7 @@ def test_a_file_has_what_was_measured_for_the_same_model_run_alike(measured, tmp
     assert measured == []
     tokens = decode(AUTO)
     assert decode(AUTO) == tokens == decode(AUTO.of_one_branch())
-    assert len(measured) == 1 and measured[0].rows == tuple(LANES)
+    assert len(measured) == 1 and measured[0].rows == (4, 5, 8, 9, 16, 17, *list(LANES)[3:])
     decode(AUTO, model={"dtype": "bfloat16"})
     decode(AUTO, model={"dtype": "bfloat16", "max_num_seqs": 2})
     assert len(measured) == 2
@@ -56,6 +57,14 @@ def test_a_file_has_what_was_measured_for_the_same_model_run_alike(measured, tmp
         file.write_text('{"8": -1}')
     assert decode(AUTO) == tokens and len(measured) == 3
     assert decode(AUTO) == tokens and len(measured) == 3
+
+
+def test_rows_of_a_padded_step_cost_as_many_as_it_has() -> None:
+    ms = {8: 1.0, 16: 2.0, 32: 3.0, 64: 4.0}
+    costs = ForwardCosts.of(with_padding(ms, padded_rows))
+    assert [costs.at(rows) for rows in (1, 8, 9, 16, 17, 31, 32)] == [1, 1, 2, 2, 3, 3, 3]
+    assert 3 < costs.at(33) < costs.at(48) < 4  # 48 rows are a step between the two
+    assert with_padding(ms, few_rows) == ms
 
 
 def test_a_trial_leaves_the_slots_as_they_are() -> None:

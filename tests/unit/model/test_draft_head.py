@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lopa_ray.decoding.decoders import joint_speculation
 from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.config import Config
@@ -105,6 +106,17 @@ def test_tokens_are_those_of_autoregressive_decoding(
         engine, prompt, SelfSpeculationSettings(block_size=block_size, num_branches=num_branches, **drawn)
     )
     assert drafted.token_ids == plain.token_ids and drafted.finish_reason == plain.finish_reason
+
+
+def test_an_answer_that_repeats_itself_takes_fewer_steps(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiny models soon loop, and a random head is sure of what is wrong."""
+    chosen = SelfSpeculationSettings(max_new_tokens=60, block_size=4, num_branches=2, stop_at_eos=False)
+    looked_up = generated(engine, [5, 6, 7], chosen)
+    monkeypatch.setattr(joint_speculation, "repeated_beam", lambda ids, most: [])
+    plain = generated(engine, [5, 6, 7], chosen)
+    assert looked_up.token_ids == plain.token_ids and looked_up.steps < 0.6 * plain.steps
 
 
 def knowing(answer: list[int], right_beam: int) -> Callable[..., tuple[Tensor, Tensor]]:

@@ -140,7 +140,10 @@ def test_answers_stay_in_float32() -> None:
 @pytest.mark.parametrize(
     ("others", "words"),
     [
-        ({"device": "cuda"}, "pack_float32 true with device cuda: it is for plain products on CPUs; set device to cpu"),
+        (
+            {"device": "cuda"},
+            "pack_float32 true with device cuda: it is for plain products on CPUs; set device to cpu",
+        ),
         ({"quantization": "w8"}, "pack_float32 true with quantization w8"),
         ({"batch_invariant": True}, "pack_float32 true with batch_invariant True"),
         ({"implementation": "transformers"}, "pack_float32 True with implementation transformers"),

@@ -1,0 +1,35 @@
+"""Prompt lookup: the beam that a search of the tokens finds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from lopa_ray.decoding.branch_budget import CostBudget
+from lopa_ray.decoding.draft_beams import MOST_REPEATED, NOT_REPEATED, choose_beams, repeated_beam
+
+
+@given(ids=st.lists(st.integers(0, 3), max_size=30), most=st.integers(0, 5))
+def test_a_repeated_beam_is_what_followed_the_last_two_tokens(ids: list[int], most: int) -> None:
+    beam = repeated_beam(ids, most)
+    places = [at for at in range(len(ids) - 2) if ids[at : at + 2] == ids[-2:]]
+    if not places:
+        assert beam == []
+        return
+    begin = places[-1] + 2
+    assert [token for token, _ in beam] == (ids[begin:] * most)[:most]
+    repeated = max(n for n in range(2, min(begin, MOST_REPEATED) + 1) if ids[begin - n : begin] == ids[-n:])
+    right = [
+        pytest.approx((repeated / (repeated + NOT_REPEATED)) ** number) for number in range(1, len(beam) + 1)
+    ]
+    assert [probability for _, probability in beam] == right
+
+
+@pytest.mark.parametrize(("of_head", "chosen"), [(0.9, (7, 8)), (0.2, (5, 6))])
+def test_the_more_probable_of_a_heads_beam_and_a_repeated_one_comes_first(
+    of_head: float, chosen: tuple[int, ...]
+) -> None:
+    repeated = repeated_beam([3, 4, 5, 6, 9, 3, 4], 2)
+    beams = [[(7, of_head), (8, of_head / 2)], repeated]
+    assert choose_beams(beams, CostBudget([1.0])) == [chosen]
+    assert sorted(choose_beams(beams, CostBudget([1.0, 1.0]))) == [(5, 6), (7, 8)]
