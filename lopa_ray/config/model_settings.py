@@ -65,9 +65,10 @@ class ModelSettings(StrictModel):
     depend on the load, in bfloat16 too, on one kind of device and with one version of torch. Steps take longer."""
 
     pack_float32: bool = False
-    """true: on CPUs weights in float32 are ordered for the products of oneDNN, which can halve the time of a step. Each
-    worker then holds its own weights. Tokens still depend on no other request, branch or worker; logits differ from
-    those without it by rounding. Weights in bfloat16 are ordered anyway, where workers do not share them."""
+    """true: on CPUs linear layers in float32 hold their weights in the order of oneDNN's products, which can halve the
+    time of a step; experts, layers with another format, and shards stay as they are. Each worker then has its own
+    weights. Tokens still depend on no other request, branch or worker; logits differ by rounding from those without it.
+    In bfloat16 large weights are packed anyway, where workers do not share them."""
 
     cuda_graphs: Literal["none", "auto"] = "none"
     """none: every step launches its kernels. auto: on cuda, native models with attention triton or flash_attn replay
@@ -126,17 +127,6 @@ class ModelSettings(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _packs_on_cpus(self) -> Self:
-        for name, value in (("device", "cpu"), ("batch_invariant", False), ("quantization", "none")):
-            if self.pack_float32 and getattr(self, name) != value:
-                raise SettingsError(
-                    f"pack_float32 true with {name} {getattr(self, name)}: it is for plain products on CPUs; "
-                    f"set {name} to {value}, or pack_float32 to false",
-                    setting="pack_float32",
-                )
-        return self
-
-    @model_validator(mode="after")
     def _has_what_is_set(self) -> Self:
         for name in ("lora", "draft_adapter"):
             if self.load_format == "dummy" and getattr(self, name) is not None:
@@ -145,7 +135,7 @@ class ModelSettings(StrictModel):
                     "out",
                     setting=name,
                 )
-        for name in ("quantization", "draft_adapter", "batch_invariant", "pack_float32"):
+        for name in ("quantization", "draft_adapter", "batch_invariant"):
             value, default = getattr(self, name), type(self).model_fields[name].default
             if self.implementation == "transformers" and value != default:
                 raise SettingsError(

@@ -17,6 +17,12 @@ Beam = list[tuple[int, float]]
 
 MIN_PROBABLE = 0.01  # a less probable token is not verified
 
+LOOKUP_WINDOW = 4096  # tokens in which prompt lookup looks
+MAX_MATCH = 8  # tokens before two places that it compares
+REPEAT_PRIOR = 1.5
+"""Where n tokens stood before, the next one is repeated too with about the probability n / (n + this), as measured with
+SmolLM2."""
+
 
 def beams_of(numbers: npt.NDArray[np.float64]) -> list[Beam]:
     """The beams that `BranchReport.memory` has in the row of a token, fp64 [columns]. Padding has no probability."""
@@ -27,14 +33,10 @@ def beams_of(numbers: npt.NDArray[np.float64]) -> list[Beam]:
     ]
 
 
-NOT_REPEATED, MOST_REPEATED = 1.5, 8
-"""Where the last n tokens (n is at most the second number) stood before, the next one is repeated too with about the
-probability n / (n + NOT_REPEATED): measured with SmolLM2."""
-
-
 def repeated_beam(ids: Sequence[int], most: int) -> Beam:
     """So many tokens: those that followed the last two of `ids` when these last stood there, and then the same again.
     Empty if they never did."""
+    ids = ids[-LOOKUP_WINDOW:]
     if len(ids) < 3:
         return []
     seen = np.array(ids, np.int64)
@@ -42,9 +44,9 @@ def repeated_beam(ids: Sequence[int], most: int) -> Beam:
     if not pairs.size:
         return []
     begin, repeated = int(pairs[-1]) + 2, 2
-    while repeated < min(begin, MOST_REPEATED) and ids[begin - 1 - repeated] == ids[-1 - repeated]:
+    while repeated < min(begin, MAX_MATCH) and ids[begin - 1 - repeated] == ids[-1 - repeated]:
         repeated += 1
-    right = repeated / (repeated + NOT_REPEATED)
+    right = repeated / (repeated + REPEAT_PRIOR)
     return [(ids[begin + at % (len(ids) - begin)], right ** (at + 1)) for at in range(most)]
 
 

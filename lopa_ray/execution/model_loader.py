@@ -20,7 +20,7 @@ from lopa_ray.kernels.operators import triton_works
 from lopa_ray.kernels.slot_attention import PART_KEYS
 from lopa_ray.model.checkpoint.weight_source import AT_START
 from lopa_ray.model.implementation import check_positions, implementation_of
-from lopa_ray.model.linear import pack
+from lopa_ray.model.linear import is_packed, pack
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.weights import Weights
@@ -32,6 +32,7 @@ WARM_UP_ROWS = (48, 16)
 
 
 _log = logging.getLogger("lopa.graphs")
+_log_packing = logging.getLogger("lopa.weights")
 
 EXPECTED_BRANCHES = 8
 """Branches of each request in the largest step that is expected on an accelerator."""
@@ -86,10 +87,14 @@ def build_model(
     else:
         weights = implementation.shard_weights(weights)
     loaded = implementation.build_model(weights)
-    packs_float32 = spec.config.model.pack_float32 and spec.dtype == torch.float32
-    # Packed weights are a process's own. In float32 all workers of any group have the same bits, so all pack or none.
-    if packs_float32 or not are_shared:
-        pack(loaded, float32=packs_float32)
+    # Packed weights are a process's own. Which of the shards keep bits could differ, and with it the rows of a step.
+    float32 = spec.config.model.pack_float32 and spec.dtype == torch.float32 and tp_group.size == 1
+    if float32 or not are_shared:
+        pack(loaded, float32=float32)
+    if float32 and not is_packed(loaded, torch.float32):
+        _log_packing.warning(
+            "model.pack_float32: some products of this model, or on this CPU, are not packed"
+        )
     return loaded
 
 

@@ -11,13 +11,15 @@ def number_format(model: ModelSettings, num_actors: int) -> str:
     share their weights in bfloat16 as they are stored."""
     dtype = resolve_dtype(model)
     words = f"{dtype} on {model.device}"
-    if model.pack_float32 and dtype == "float32":
-        return f"{words}, packed weights"
-    if (dtype, model.device, model.quantization) != ("bfloat16", "cpu", "none"):
+    if (model.device, model.quantization) != ("cpu", "none"):
+        return words
+    is_plain = not model.batch_invariant and model.implementation != "transformers"
+    if dtype == "float32":
+        return f"{words}, packed weights" if model.pack_float32 and is_plain else words
+    if dtype != "bfloat16":
         return words
     from lopa_ray.model.quantization.packed import multiplies_bfloat16
 
     if not multiplies_bfloat16():
         return f"{words}, weights not packed: this CPU has no such products"
-    are_packed = num_actors == 1 and not model.batch_invariant and model.implementation != "transformers"
-    return f"{words}, {'packed weights' if are_packed else 'weights not packed'}"
+    return f"{words}, {'packed weights' if is_plain and num_actors == 1 else 'weights not packed'}"

@@ -61,8 +61,6 @@ class BranchRunner:
         memory."""
         config = model.config
         self.attention = attention or default_attention(config)
-        if isinstance(self.attention, LaneAttention) and is_packed(model, torch.float32):
-            self.attention = replace(self.attention, bucket=several_rows)
         self.device, dtype = model.embed.weight.device, model.embed.weight.dtype
         self.cache = KVCache(model.shard_config, max_num_seqs, max_model_len, dtype, self.device)
         ids = config.mask_token_id, config.eos_token_id, config.stop_token_ids
@@ -92,6 +90,9 @@ class BranchRunner:
         """Compute with this model from the next step on, of the same configuration. Slots and stored prefixes are
         dropped, and captured steps are captured again."""
         self.model = model
+        takes_few = isinstance(self.attention, LaneAttention) and is_packed(model, torch.float32)
+        bucket = several_rows if takes_few else self.attention.bucket
+        self.packing_options = replace(self.packing_options, bucket=bucket)
         self._lm_head = LMHead(model)
         self._inputs = TokenInputs(model)
         if isinstance(model, CanvasModel):

@@ -7,7 +7,7 @@ ROW_MULTIPLE = 16
 other rows, as observed with 1 and 2 threads: every thread needs at least 4 rows."""
 
 MOST_FEW_ROWS = 32
-"""Rows up to which a step of packed weights has no padding."""
+"""Rows up to which a step of oneDNN's products has no padding."""
 
 
 def padded_rows(rows: int) -> int:
@@ -15,8 +15,8 @@ def padded_rows(rows: int) -> int:
 
 
 def few_rows(rows: int) -> int:
-    """The padded number of rows of packed weights, whose products cost by the row. Large numbers are few: oneDNN
-    prepares for each anew, which takes 2 ms."""
+    """The padded number of rows where bits may depend on it, and products cost by the row. Large numbers are few:
+    oneDNN prepares for each anew, which takes 2 ms."""
     return rows if rows <= MOST_FEW_ROWS else padded_rows(rows)
 
 

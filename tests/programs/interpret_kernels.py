@@ -338,7 +338,7 @@ def check_lanes(
             assert torch.equal(attend([lane], *(x[own] for x in qkv), kernel), attended[own])
 
 
-def matmul(a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def matmul(a: np.ndarray, b: np.ndarray, dtype: np.dtype | None = None) -> np.ndarray:
     """The interpreter's `tl.dot`, where a row's bits do not depend on its place: a GPU's do not, a BLAS's may."""
     return np.einsum("...ij,...jk->...ik", a, b, dtype=dtype)
 

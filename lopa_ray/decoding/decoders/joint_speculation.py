@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from lopa_ray.decoding.branch_budget import CostBudget
@@ -102,13 +103,17 @@ class JointSpeculationSession(DecodeSession):
             rows = 1 + min(self._drafted_tokens, room)
             budget = CostBudget.of(self.settings, self.load, most, rows, gain=1.0)
             beams = [*self._beams, repeated_beam(self._ids, self._drafted_tokens)]
-            return choose_beams([beam[: max(0, room)] for beam in beams], budget)
+            return choose_beams([self._verifiable(beam[: max(0, room)]) for beam in beams], budget)
         most_drafts = max(0, min(room, self._num_masks - 1))
         drafts = reweigh(self._drafts[age - 1 :][:most_drafts], self._ids[-1], age)
         # A branch has the last token, a guess, and the masks after it. A step decides a token without a guess.
         rows = 1 + self._num_masks + len(drafts) // 2
         budget = CostBudget.of(self.settings, self.load, most, rows, gain=1.0)
         return choose_guesses(drafts, age, budget)
+
+    def _verifiable(self, beam: Beam) -> Beam:
+        """A beam as far as the first end of an answer, which the causal pass has to decide."""
+        return list(takewhile(lambda draft: draft[0] not in self.end_token_ids, beam))
 
     @property
     def _has_head(self) -> bool:

@@ -7,7 +7,6 @@ Shape suffixes: R rows, S sorted rows, N experts, O outputs, I inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,10 @@ TYPICAL_ROWS = 64
 """Rows that oneDNN is told to order for. The order hardly depends on them, and results do not."""
 
 
-TRIED_ROWS = (2, 3, 5, 16, 33, 80)
+TRIED_ROWS = (2, 3, 5, 16, 33, 80, 256)
 """Numbers of rows among which a row of a product in fp32 has to have the same bits."""
+
+_tried: dict[tuple[int, ...], bool] = {}
 
 
 def pays(weight: Tensor) -> bool:
@@ -38,24 +39,21 @@ def multiplies_bfloat16() -> bool:
     return torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def keeps_bits(weight: Tensor) -> bool:
-    """Whether weights [O, I] are in fp32 on a CPU where a row of their packed product, one of at least two, has the
-    same bits for any other rows and any number of them. Tried once per shape and number of torch's threads."""
-    is_float = weight.is_cpu and weight.dtype == torch.float32 and torch._C._has_mkldnn
-    return is_float and _rows_keep_bits(*weight.shape, torch.get_num_threads())
+def packs_float32(weight: Tensor) -> bool:
+    """Whether weights of any dtype are in fp32 on a CPU, and torch has the library for their products."""
+    return weight.is_cpu and weight.dtype == torch.float32 and bool(torch._C._has_mkldnn)
 
 
-@cache
-def _rows_keep_bits(outputs: int, inputs: int, threads: int) -> bool:
-    draw = torch.Generator().manual_seed(threads)
-    weight, x = (torch.randn(size, inputs, generator=draw) for size in (outputs, max(TRIED_ROWS) + 1))
-    packed = pack(weight)
-    expected = packed_product(x, packed)
-    return all(
-        torch.equal(packed_product(x[first : first + rows], packed), expected[first : first + rows])
-        for rows in TRIED_ROWS
-        for first in (0, 1)
-    )
+def keeps_bits(packed: Tensor, bias: Tensor | None) -> bool:
+    """Whether a row of the product with packed weights fp32 [O, I], one of at least two rows, has the same bits among
+    any of `TRIED_ROWS`. Tried once per shape and number of torch's threads."""
+    key = (*packed.shape, bias is None, torch.get_num_threads())
+    if key not in _tried:
+        x = torch.randn(max(TRIED_ROWS) + 1, packed.shape[1], generator=torch.Generator().manual_seed(0))
+        whole = packed_product(x, packed, bias)
+        parts = [slice(len(x) - rows, None) for rows in TRIED_ROWS]
+        _tried[key] = all(torch.equal(packed_product(x[part], packed, bias), whole[part]) for part in parts)
+    return _tried[key]
 
 
 def pack(weight: Tensor) -> nn.Parameter:

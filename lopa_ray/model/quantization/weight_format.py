@@ -21,6 +21,7 @@ from lopa_ray.model.quantization.packed import (
     pack,
     packed_expert_product,
     packed_product,
+    packs_float32,
     pays,
 )
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
@@ -58,15 +59,16 @@ class WeightFormat:
         """Order the layer's weights for this CPU's products, in the place of the weights that it has, where that pays:
         in bf16, where rows round by the batch, and in fp32 if `float32` is set and rows keep their bits. The embedding
         that a tied LM head shares stays as it is."""
-        is_plain = self.multiply is F.linear and self.stored_dtype is None
-        in_float32 = float32 and layer.weight.dim() == 2 and keeps_bits(layer.weight)
-        if not is_plain or not (in_float32 or pays(layer.weight)):
+        if self.multiply is not F.linear or self.stored_dtype is not None:
             return
-        if layer.weight.dim() == 2:
-            layer.weight, self.multiply = pack(layer.weight), packed_product
-        else:
-            self.packed_experts = [pack(weight) for weight in layer.weight]
-            layer.weight = nn.Parameter(layer.weight.to("meta"), requires_grad=False)
+        if layer.weight.dim() > 2:
+            if pays(layer.weight):
+                self.packed_experts = [pack(weight) for weight in layer.weight]
+                layer.weight = nn.Parameter(layer.weight.to("meta"), requires_grad=False)
+        elif pays(layer.weight) or (float32 and packs_float32(layer.weight)):
+            packed = pack(layer.weight)
+            if packed.dtype != torch.float32 or keeps_bits(packed, layer.bias):
+                layer.weight, self.multiply = packed, packed_product
 
     def product(self, layer: HeldWeights, x: Tensor) -> Tensor:
         """x [R, I] → [R, O], in the dtype of x."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from lopa_ray.decoding.branch_budget import CostBudget
-from lopa_ray.decoding.draft_beams import MOST_REPEATED, NOT_REPEATED, choose_beams, repeated_beam
+from lopa_ray.decoding.draft_beams import MAX_MATCH, REPEAT_PRIOR, choose_beams, repeated_beam
 
 
 @given(ids=st.lists(st.integers(0, 3), max_size=30), most=st.integers(0, 5))
@@ -18,9 +18,9 @@ def test_a_repeated_beam_is_what_followed_the_last_two_tokens(ids: list[int], mo
         return
     begin = places[-1] + 2
     assert [token for token, _ in beam] == (ids[begin:] * most)[:most]
-    repeated = max(n for n in range(2, min(begin, MOST_REPEATED) + 1) if ids[begin - n : begin] == ids[-n:])
+    repeated = max(n for n in range(2, min(begin, MAX_MATCH) + 1) if ids[begin - n : begin] == ids[-n:])
     right = [
-        pytest.approx((repeated / (repeated + NOT_REPEATED)) ** number) for number in range(1, len(beam) + 1)
+        pytest.approx((repeated / (repeated + REPEAT_PRIOR)) ** number) for number in range(1, len(beam) + 1)
     ]
     assert [probability for _, probability in beam] == right
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.errors import SettingsError
-from lopa_ray.kernels.padding import several_rows
+from lopa_ray.execution.number_format import number_format
+from lopa_ray.kernels.padding import padded_rows, several_rows
+from lopa_ray.model.linear import is_packed
 from lopa_ray.model.quantization import packed
 from support.verified_decode import PROBLEM
 
@@ -51,37 +53,52 @@ def test_packed_products_are_those_of_the_weights(
     torch.testing.assert_close(got.double(), expected, rtol=off[0], atol=off[1])
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.fixture
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("threads", [1, 2], indirect=True)
+@pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("shape", [(672, 224), (224, 608), (333, 42), (3072, 576)])
 def test_a_row_in_float32_has_the_same_bits_among_any_number_of_rows(
-    threads: int, shape: tuple[int, int]
+    shape: tuple[int, int], has_bias: bool
 ) -> None:
     """With every number of rows that a step may have, not only those that the trial takes."""
-    torch.set_num_threads(threads)
-    try:
-        draw = torch.Generator().manual_seed(0)
-        weight, x = (torch.randn(size, shape[1], generator=draw) for size in (shape[0], 300))
-        if not packed.keeps_bits(weight):
-            pytest.skip("packed products depend on other rows on this CPU")
-        held = packed.pack(weight)
-        expected = packed.packed_product(x, held)
-        for rows in sorted({several_rows(rows) for rows in range(1, 290)}):
-            for first in (0, 7):
-                part = slice(first, first + rows)
-                assert torch.equal(packed.packed_product(x[part], held), expected[part])
-    finally:
-        torch.set_num_threads(1)
+    draw = torch.Generator().manual_seed(0)
+    weight, x = (torch.randn(size, shape[1], generator=draw) for size in (shape[0], 300))
+    bias, held = torch.randn(shape[0]) if has_bias else None, packed.pack(weight)
+    if not packed.keeps_bits(held, bias):
+        pytest.skip("packed products depend on other rows on this CPU")
+    expected = packed.packed_product(x, held, bias)
+    for rows in sorted({several_rows(rows) for rows in range(1, 290)}):
+        for first in (0, 7):
+            part = slice(first, first + rows)
+            assert torch.equal(packed.packed_product(x[part], held, bias), expected[part])
 
 
-def test_products_whose_rows_round_by_the_batch_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.medium
+def test_products_whose_rows_round_by_the_batch_are_not_packed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Then steps are padded as without packing, and a warning says so."""
+
     def rounds(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        return product(x, weight, bias) + len(x) * 2.0**-20
+        by = len(x) * 2.0**-20 if weight.shape[0] == 1792 else 0.0
+        return product(x, weight, bias) + by
 
     product = packed.packed_product
-    weight = torch.randn(31, 29)  # a shape of no other test: trials are kept
-    assert not packed.keeps_bits(weight.bfloat16())
     monkeypatch.setattr(packed, "packed_product", rounds)
-    assert not packed.keeps_bits(weight)
+    monkeypatch.setattr(packed, "_tried", {})
+    with LocalEngine.from_config(Config.load("demo", {"model": {"pack_float32": True}})) as engine:
+        runner = engine.runner
+        assert not is_packed(runner.model, torch.float32)
+        assert runner.packing_options.bucket is padded_rows  # type: ignore[attr-defined]
+    assert "model.pack_float32: some products" in caplog.text
 
 
 @NEEDS_BFLOAT16
@@ -113,9 +130,9 @@ def test_large_layers_are_packed_in_bfloat16_alone() -> None:
 
 @pytest.mark.medium
 def test_all_layers_are_packed_in_float32_where_it_is_asked_for() -> None:
-    if not packed.keeps_bits(torch.randn(224, 224)):
-        pytest.skip("packed products depend on other rows on this CPU")
     found = packed_names(dtype="float32", pack_float32=True)
+    if not found:
+        pytest.skip("packed products depend on other rows on this CPU")
     assert len(found) == 7 * 4 + 1 and "embed.weight" not in found
 
 
@@ -138,17 +155,26 @@ def test_answers_stay_in_float32() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "words"),
+    "changes",
     [
-        (
-            {"device": "cuda"},
-            "pack_float32 true with device cuda: it is for plain products on CPUs; set device to cpu",
-        ),
-        ({"quantization": "w8"}, "pack_float32 true with quantization w8"),
-        ({"batch_invariant": True}, "pack_float32 true with batch_invariant True"),
-        ({"implementation": "transformers"}, "pack_float32 True with implementation transformers"),
+        {"device": "cuda"},
+        {"quantization": "w8"},
+        {"batch_invariant": True},
+        {"implementation": "transformers"},
     ],
 )
-def test_packing_is_refused_where_it_does_nothing(others: dict[str, Any], words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
-        ModelSettings(pack_float32=True, **others)
+def test_a_preset_that_packs_takes_what_needs_no_packing(changes: dict[str, Any]) -> None:
+    model = Config.load("models/smollm2", {"model": {"dtype": "float32", **changes}}).model
+    assert "packed" not in number_format(model, 1)
+
+
+@pytest.mark.medium
+def test_weights_that_change_are_packed_too() -> None:
+    with LocalEngine.from_config(Config.load("demo", {"model": {"pack_float32": True}})) as engine:
+        if not is_packed(engine.runner.model, torch.float32):
+            pytest.skip("packed products depend on other rows on this CPU")
+        before = engine.generate(PROBLEM)
+        engine.update_weights(DEMO_MODEL)
+        assert is_packed(engine.runner.model, torch.float32)
+        assert engine.runner.packing_options.bucket is several_rows  # type: ignore[attr-defined]
+        assert engine.generate(PROBLEM).token_ids == before.token_ids
