@@ -40,7 +40,7 @@ def multiplies_bfloat16() -> bool:
 
 
 def packs_float32(weight: Tensor) -> bool:
-    """Whether weights of any dtype are in fp32 on a CPU, and torch has the library for their products."""
+    """Whether weights [..., O, I] of any dtype are in fp32 on a CPU, and torch has the library for their products."""
     return weight.is_cpu and weight.dtype == torch.float32 and bool(torch._C._has_mkldnn)
 
 
