@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -109,6 +110,7 @@ def measure_english(
         for prompt in asked:
             for way in ways:
                 way.answer(prompt)
+        nats = cache(partial(_nats, judge))  # many ways give the same text
         rows: list[Row] = []
         for way in ways:
             tokens = sum(map(len, way.answers))
@@ -121,7 +123,7 @@ def measure_english(
                     "TPF": tokens / way.forwards,
                     "same text %": 100 * sum(same) / len(same),
                     "sound %": 100 * sum(sound) / len(sound),
-                    "nats per token": _nats(judge, asked, way.answers),
+                    "nats per token": sum(map(nats, map(tuple, asked), map(tuple, way.answers))) / tokens,
                 }
             )
     return Measurements(
@@ -134,11 +136,8 @@ def measure_english(
     )
 
 
-def _nats(judge: PreTrainedModel, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> float:
-    """The mean negative log-probability of all tokens of the answers."""
-    total, count = 0.0, 0
-    for prompt, answer in zip(prompts, answers, strict=True):
-        logits = judge(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
-        total -= logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None]).sum().item()
-        count += len(answer)
-    return total / count
+def _nats(judge: PreTrainedModel, prompt: tuple[int, ...], answer: tuple[int, ...]) -> float:
+    """The negative log-probability of an answer."""
+    logits = judge(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+    chosen = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])
+    return -float(chosen.sum())
