@@ -102,20 +102,29 @@ ASSUMED_COST = (
 
 
 class CostBudget:
-    """As many branches as have the highest gain per time. A search offers them, in order of their gains."""
+    """As many branches as have the highest gain per time, over all steps of a request. A search offers them, in order
+    of their gains. A step is worth its gain less what its time gains elsewhere: at `rate`, the gain per time of the
+    request's steps so far. Without one its own gain per time counts."""
 
-    def __init__(self, costs: Sequence[float], gain: float = 0.0) -> None:
+    def __init__(self, costs: Sequence[float], gain: float = 0.0, rate: float | None = None) -> None:
         """`costs`: of a step with 1, 2 ... branches, any unit of time. `gain`: what a step gains without a branch."""
         self.num_branches = 0
-        """The number of the branches that were taken with the highest gain per time."""
+        """The number of the branches that were taken with the highest worth."""
         self._costs = costs
         self._gain = gain
+        self._rate = rate
         self._taken = 0
-        self._best_rate = 0.0
+        self._most_worth = -math.inf
 
     @classmethod
     def of(
-        cls, settings: BranchSettings, load: StepLoad | None, branches: int, rows: int, gain: float = 0.0
+        cls,
+        settings: BranchSettings,
+        load: StepLoad | None,
+        branches: int,
+        rows: int,
+        gain: float = 0.0,
+        rate: float | None = None,
     ) -> Self:
         """For at most so many branches, which have about so many rows each. A fixed number is taken as if branches were
         free."""
@@ -124,21 +133,31 @@ class CostBudget:
             return cls([1.0] * branches, gain)
         if load is None or not settings.weighs_costs:
             return cls([1 + ASSUMED_COST * (number - 1) for number in numbers], gain)
-        return cls([load.cost(number, rows) for number in numbers], gain)
+        return cls([load.cost(number, rows) for number in numbers], gain, rate)
 
     @property
     def most(self) -> int:
         return len(self._costs)
 
+    @property
+    def cost(self) -> float:
+        """Of the step with `num_branches`."""
+        return self._costs[self.num_branches - 1]
+
     def wants(self, gain: float) -> bool:
-        """Whether further branches can raise the gain per time, if none of them gains more than this."""
+        """Whether further branches can be worth more, if none of them gains more than this."""
         further = enumerate(self._costs[self._taken :], 1)
-        return any(self._gain + number * gain > self._best_rate * cost for number, cost in further)
+        return any(
+            self._worth(self._gain + number * gain, cost) > self._most_worth for number, cost in further
+        )
 
     def take(self, gain: float) -> None:
         """Take a branch that gains so much, no more than the one before."""
         self._gain += gain
         self._taken += 1
-        rate = self._gain / self._costs[self._taken - 1]
-        if rate > self._best_rate:
-            self._best_rate, self.num_branches = rate, self._taken
+        worth = self._worth(self._gain, self._costs[self._taken - 1])
+        if worth > self._most_worth:
+            self._most_worth, self.num_branches = worth, self._taken
+
+    def _worth(self, gain: float, cost: float) -> float:
+        return gain / cost if self._rate is None else gain - self._rate * cost

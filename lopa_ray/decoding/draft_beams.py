@@ -4,6 +4,8 @@ and prompt lookup finds one in the prompt and the answer. Published: LLMA (arXiv
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, cycle, islice
+from operator import mul
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +21,21 @@ MIN_PROBABLE = 0.01  # a less probable token is not verified
 
 LOOKUP_WINDOW = 4096  # tokens in which prompt lookup looks
 MAX_MATCH = 8  # tokens before two places that it compares
-REPEAT_PRIOR = 1.5
-"""Where n tokens stood before, the next one is repeated too with about the probability n / (n + this), as measured with
-SmolLM2."""
+HEAD_SHARE, REPEAT_PRIOR = 0.75, 7.0
+"""A token of a head is right with about this share of the probability that the head gives it; and where n tokens stood
+before, the next one is repeated too with about n² / (n² + the prior). Measured with SmolLM2 and its head on prompts
+whose words the head was not trained on."""
 
 
 def beams_of(numbers: npt.NDArray[np.float64]) -> list[Beam]:
     """The beams that `BranchReport.memory` has in the row of a token, fp64 [columns]. Padding has no probability."""
     tokens, probable = numbers.reshape(2, MAX_DRAFT_BEAMS, MAX_DRAFT_DEPTH).tolist()
     return [
-        [(int(token), right) for token, right in zip(*beam, strict=True) if right >= MIN_PROBABLE]
+        [
+            (int(token), right * HEAD_SHARE**depth)
+            for depth, (token, right) in enumerate(zip(*beam, strict=True), 1)
+            if right >= MIN_PROBABLE
+        ]
         for beam in zip(tokens, probable, strict=True)
     ]
 
@@ -46,8 +53,24 @@ def repeated_beam(ids: Sequence[int], most: int) -> Beam:
     begin, repeated = int(pairs[-1]) + 2, 2
     while repeated < min(begin, MAX_MATCH) and ids[begin - 1 - repeated] == ids[-1 - repeated]:
         repeated += 1
-    right = repeated / (repeated + REPEAT_PRIOR)
-    return [(ids[begin + at % (len(ids) - begin)], right ** (at + 1)) for at in range(most)]
+    squares = ((repeated + at) ** 2 for at in range(most))
+    probable = accumulate((square / (square + REPEAT_PRIOR) for square in squares), mul)
+    return list(zip(islice(cycle(ids[begin:]), most), probable, strict=True))
+
+
+def beside_repeated(beams: list[Beam], repeated: Beam) -> list[Beam]:
+    """A head's beams and a repeated one. If that begins with another token, it leaves a beam the rest of the
+    probability."""
+    if not repeated:
+        return beams
+    token, right = repeated[0]
+    rest = [
+        [(drafted, probable * (1 - right)) for drafted, probable in beam]
+        if beam[:1] and beam[0][0] != token
+        else beam
+        for beam in beams
+    ]
+    return [*rest, repeated]
 
 
 def choose_beams(beams: list[Beam], budget: CostBudget) -> list[Guess]:

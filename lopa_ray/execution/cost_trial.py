@@ -25,10 +25,12 @@ from lopa_ray.execution.model_files import local_fingerprint
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.forward_costs import ForwardCosts
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan
-from lopa_ray.protocol.scoring import ChooseTokens, ContinuationDrafts
+from lopa_ray.protocol.scoring import MAX_DRAFT_BEAMS, ChooseTokens, ContinuationDrafts
 
 LANES = {4: (1, 4), 8: (1, 8), 16: (1, 16), 32: (2, 16), 64: (4, 16), 128: (8, 16), 256: (16, 16)}
 """Rows that are measured → branches of one request, and the rows of each."""
+
+GUESS_ROWS = 4  # of each branch, instead, where the model has a draft head
 
 PREFIX = 128  # cached positions before them
 ROUNDS = 7  # at most; the smallest time counts
@@ -60,7 +62,10 @@ def forward_costs(config: ExecutionConfig, runner: BranchRunner) -> ForwardCosts
 def measure_costs(runner: BranchRunner) -> ForwardCosts:
     """Milliseconds of `BranchRunner.execute`, without CUDA graphs: processor time where one thread computes, else wall
     time."""
-    span = max(rows for _, rows in LANES.values())
+    lanes = LANES
+    if runner.vocabulary.has_draft_head:
+        lanes = {rows: (rows // GUESS_ROWS, GUESS_ROWS) for rows in LANES}
+    span = max(rows for _, rows in lanes.values())
     start = max(0, min(PREFIX, runner.cache.capacity - span))
     trial = BranchRunner(runner.model, max_num_seqs=1, max_model_len=start + span, attention=runner.attention)
     alone = runner.device.type == "cpu" and torch.get_num_threads() == 1 and runner.model.tp_group.size == 1
@@ -68,7 +73,7 @@ def measure_costs(runner: BranchRunner) -> ForwardCosts:
     best = dict.fromkeys(LANES, float("inf"))
     began = time.perf_counter()
     for round_ in range(-1, ROUNDS):
-        for rows, size in LANES.items():
+        for rows, size in lanes.items():
             plan = _step(trial, start, *size)
             before = clock()
             trial.execute(plan)
@@ -95,7 +100,7 @@ def _step(trial: BranchRunner, start: int, branches: int, rows: int) -> StepPlan
     stop, cached = start + rows, (range(start),) if start else ()
     trial.cache.reset(0, 1)
     trial.cache.mark_committed(0, cached)
-    memory = ContinuationDrafts(1, 3) if trial.vocabulary.has_draft_head else None
+    memory = ContinuationDrafts(MAX_DRAFT_BEAMS, 3) if trial.vocabulary.has_draft_head else None
     scoring = ChooseTokens(memory=memory)
     branch = Branch(((stop, stop),), range(start, stop), scoring=scoring)
     plan = Plan(1, start, (trial.vocabulary.mask_token_id,) * rows, (branch,) * branches, cached)

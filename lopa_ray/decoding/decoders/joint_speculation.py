@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lopa_ray.decoding.branch_budget import CostBudget
 from lopa_ray.decoding.branching import PositionScore
-from lopa_ray.decoding.draft_beams import Beam, beams_of, choose_beams, repeated_beam
+from lopa_ray.decoding.draft_beams import Beam, beams_of, beside_repeated, choose_beams, repeated_beam
 from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, reweigh
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
@@ -45,6 +45,7 @@ class JointSpeculationSession(DecodeSession):
         self._base = len(self.prompt)  # what the causal pass decided after the guess of the drafts
         self._commit: Commit | None = None
         self._branches: list[Guess] = []
+        self._spent = 0.0  # on steps with guesses, in the unit of costs
 
     @property
     def generated(self) -> list[int]:
@@ -90,7 +91,7 @@ class JointSpeculationSession(DecodeSession):
         """Whether a second guess may be worth its time. If not, no tokens for it are asked for, which takes time."""
         if self.load is None or not self.settings.weighs_costs:
             return self.settings.branch_limit > 1
-        rows = 1 + self._drafted_tokens if self._has_head else self._num_masks * 3 // 2
+        rows = self._rows(self._drafted_tokens) if self._has_head else self._num_masks * 3 // 2
         return self.load.cost(2, rows) < (1 + SECOND_GAINS) * self.load.cost(1, rows)
 
     def _guesses(self, most: int) -> list[Guess]:
@@ -100,16 +101,27 @@ class JointSpeculationSession(DecodeSession):
         end = len(self._ids)
         age, room = end - self._base, self.max_len - 1 - end
         if self._has_head:
-            rows = 1 + min(self._drafted_tokens, room)
-            budget = CostBudget.of(self.settings, self.load, most, rows, gain=1.0)
-            beams = [*self._beams, repeated_beam(self._ids, self._drafted_tokens)]
-            return choose_beams([self._verifiable(beam[: max(0, room)]) for beam in beams], budget)
+            rows = self._rows(max(0, min(self._drafted_tokens, room)))
+            budget = self._budget(most, rows)
+            beams = beside_repeated(self._beams, repeated_beam(self._ids, self._drafted_tokens))
+            chosen = choose_beams([self._verifiable(beam[: max(0, room)]) for beam in beams], budget)
+            self._spent += budget.cost
+            return chosen
         most_drafts = max(0, min(room, self._num_masks - 1))
         drafts = reweigh(self._drafts[age - 1 :][:most_drafts], self._ids[-1], age)
-        # A branch has the last token, a guess, and the masks after it. A step decides a token without a guess.
-        rows = 1 + self._num_masks + len(drafts) // 2
-        budget = CostBudget.of(self.settings, self.load, most, rows, gain=1.0)
-        return choose_guesses(drafts, age, budget)
+        budget = self._budget(most, self._rows(len(drafts) // 2))
+        chosen = choose_guesses(drafts, age, budget)
+        self._spent += budget.cost
+        return chosen
+
+    def _budget(self, most: int, rows: int) -> CostBudget:
+        """A step decides a token without a guess."""
+        rate = (len(self._ids) - len(self.prompt)) / self._spent if self._spent else None
+        return CostBudget.of(self.settings, self.load, most, rows, gain=1.0, rate=rate)
+
+    def _rows(self, guessed: int) -> int:
+        """Rows of a branch: the last token, so many guessed ones, and the positions behind them."""
+        return 1 + guessed + self._num_masks
 
     def _verifiable(self, beam: Beam) -> Beam:
         """A beam as far as the first end of an answer, which the causal pass has to decide."""

@@ -13,9 +13,9 @@ GAINS = st.lists(st.floats(0.01, 1.0), max_size=12).map(lambda gains: [1.0, *sor
 COSTS = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=8).map(sorted)
 
 
-def taken(costs: list[float], gains: list[float]) -> int:
+def taken(costs: list[float], gains: list[float], rate: float | None = None) -> int:
     """As a search does it: branches in order of their gains, as long as the budget wants more."""
-    budget = CostBudget(costs)
+    budget = CostBudget(costs, rate=rate)
     for gain in gains:
         if not budget.wants(gain):
             break
@@ -30,6 +30,17 @@ def test_the_number_with_the_highest_gain_per_time_is_taken(costs: list[float], 
     number = taken(costs, gains)
     assert 1 <= number <= most
     assert rates[number - 1] == pytest.approx(max(rates))
+
+
+@given(COSTS, GAINS, st.floats(0.01, 10.0))
+def test_with_a_rate_the_time_of_a_step_is_worth_what_it_gains_elsewhere(
+    costs: list[float], gains: list[float], rate: float
+) -> None:
+    most = min(len(costs), len(gains))
+    worth = [sum(gains[:number]) - rate * costs[number - 1] for number in range(1, most + 1)]
+    number = taken(costs, gains, rate)
+    assert 1 <= number <= most
+    assert worth[number - 1] == pytest.approx(max(worth))
 
 
 @given(GAINS, st.integers(1, 8))
