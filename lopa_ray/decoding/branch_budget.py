@@ -139,11 +139,6 @@ class CostBudget:
     def most(self) -> int:
         return len(self._costs)
 
-    @property
-    def cost(self) -> float:
-        """Of the step with `num_branches`."""
-        return self._costs[self.num_branches - 1]
-
     def wants(self, gain: float) -> bool:
         """Whether further branches can be worth more, if none of them gains more than this."""
         further = enumerate(self._costs[self._taken :], 1)

@@ -45,7 +45,7 @@ class JointSpeculationSession(DecodeSession):
         self._base = len(self.prompt)  # what the causal pass decided after the guess of the drafts
         self._commit: Commit | None = None
         self._branches: list[Guess] = []
-        self._spent = 0.0  # on steps with guesses, in the unit of costs
+        self._spent = 0.0  # milliseconds of the steps so far, by the costs that auto weighs
 
     @property
     def generated(self) -> list[int]:
@@ -104,19 +104,15 @@ class JointSpeculationSession(DecodeSession):
             rows = self._rows(max(0, min(self._drafted_tokens, room)))
             budget = self._budget(most, rows)
             beams = beside_repeated(self._beams, repeated_beam(self._ids, self._drafted_tokens))
-            chosen = choose_beams([self._verifiable(beam[: max(0, room)]) for beam in beams], budget)
-            self._spent += budget.cost
-            return chosen
+            return choose_beams([self._verifiable(beam[: max(0, room)]) for beam in beams], budget)
         most_drafts = max(0, min(room, self._num_masks - 1))
         drafts = reweigh(self._drafts[age - 1 :][:most_drafts], self._ids[-1], age)
         budget = self._budget(most, self._rows(len(drafts) // 2))
-        chosen = choose_guesses(drafts, age, budget)
-        self._spent += budget.cost
-        return chosen
+        return choose_guesses(drafts, age, budget)
 
     def _budget(self, most: int, rows: int) -> CostBudget:
         """A step decides a token without a guess."""
-        rate = (len(self._ids) - len(self.prompt)) / self._spent if self._spent else None
+        rate = (len(self.generated) - 1) / self._spent if self._spent else None  # without the prompt's step
         return CostBudget.of(self.settings, self.load, most, rows, gain=1.0, rate=rate)
 
     def _rows(self, guessed: int) -> int:
@@ -185,6 +181,9 @@ class JointSpeculationSession(DecodeSession):
             self._base = end + accepted[newest]
             self._drafts = self._drafted(reports[newest], accepted[newest] + 1)
         self._ids += [decision.token for decision in taken]
+        if self.steps > 1 and self.load is not None and self.settings.weighs_costs:
+            rows = self._rows(max(map(len, self._branches)))
+            self._spent += self.load.cost(len(self._branches), rows)
         self._commit = plan.commit_of(winner)
         return StepOutcome(
             step=plan.step,
