@@ -88,8 +88,8 @@ def measure_costs(runner: BranchRunner) -> ForwardCosts:
 
 
 def with_padding(ms_by_rows: Mapping[int, float], bucket: Callable[[int], int]) -> dict[int, float]:
-    """The costs by ascending rows. Where padding gives a step of one more row the next measured number of rows, that row
-    gets the cost of this number, so that no forward between the two counts as cheaper than it is."""
+    """The costs by ascending rows. Where padding gives a step of one more row the next measured number of rows, that
+    row gets the cost of this number, so that no forward between the two counts as cheaper than it is."""
     padded = {rows + 1: ms_by_rows[more] for rows, more in pairwise(ms_by_rows) if bucket(rows + 1) >= more}
     return {**padded, **ms_by_rows}
 
