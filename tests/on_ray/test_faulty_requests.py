@@ -13,10 +13,9 @@ from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import ProtocolError, ScoreError, WorkerError
 from support.faulty_runner import HANG_S, Poison, faulty_runner, small_memory_runner
-from support.group_under_test import ReferenceResults, comparable, nightly
+from support.group_under_test import ReferenceResults, comparable, nightly, wait_for_status
 from support.processes import actor_pids
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
-from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +64,7 @@ def test_a_fault_ends_the_request_that_caused_it_and_no_other(
     # A worker that is lost besides, as on a machine that is too busy, is replaced, and no request notices that either.
     first, *others = engine.checksums()
     assert others == [first] * len(others)
-    wait_until(lambda: engine.status().workers == 2, 60, "two workers")
+    wait_for_status(engine, lambda status: status.workers == 2, "two workers")
 
 
 @pytest.mark.nightly

@@ -21,6 +21,7 @@ from support.group_under_test import (
     group_with_faults,
     nightly,
     reference_of,
+    wait_for_status,
 )
 from support.processes import actor_pids, send_signal
 from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny_config
@@ -105,7 +106,7 @@ def test_killed_while_idle(group_and_faults: tuple[GroupUnderTest, FaultInjectio
     withdrawn = "a worker that was withdrawn to end"
     wait_until(lambda: len(actor_pids("BranchWorker")) == NUM_WORKERS, TIMEOUT_S, withdrawn)
     send_signal(actor_pids("BranchWorker")[0], signal.SIGKILL)
-    wait_until(lambda: group.engine.status().workers < NUM_WORKERS, TIMEOUT_S, "the loss to be noticed")
+    wait_for_status(group.engine, lambda status: status.workers < NUM_WORKERS, "the loss to be noticed")
     group.wait_for_workers(NUM_WORKERS)
     assert group.engine.status().last_error is None
 

@@ -22,7 +22,7 @@ from actors.workers.weight_broadcast import WeightBroadcast
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError, RequestCancelledError, SettingsError, TransferError
 from support.fault_injection import FaultInjection
-from support.group_under_test import TIMEOUT_S
+from support.group_under_test import TIMEOUT_S, wait_for_status
 from support.processes import kill_actors
 from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL, tiny_config
 from support.waiting import wait_until
@@ -91,7 +91,7 @@ def test_a_group_has_the_tokens_of_a_new_one(
         engine.reset_prefix_cache()
         if group["num_workers"] > 1:
             engine.resize(3)
-            wait_until(lambda: engine.status().workers == 3, TIMEOUT_S)
+            wait_for_status(engine, lambda status: status.workers == 3, "the third worker")
             assert tokens_of(engine) == new
         kill_actors("Master")
         assert tokens_of(engine) == new
@@ -169,7 +169,7 @@ def test_a_worker_is_lost_at_any_point(
         assert set(versions) <= ({0, 1} if running == "keep" else {0})
         assert not faults.pending
         assert tokens_of(engine) == new
-        wait_until(lambda: engine.status().workers == 2, TIMEOUT_S, "the replacement")
+        wait_for_status(engine, lambda status: status.workers == 2, "the replacement")
         assert tokens_of(engine) == new
 
 

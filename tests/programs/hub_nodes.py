@@ -16,10 +16,10 @@ from ray.cluster_utils import Cluster
 
 from actors.engine import RayEngine
 from lopa_ray.engine.config import Config
+from support.group_under_test import wait_for_status
 from support.processes import actor_pids
 from support.ray_nodes import NODE_ARGS
 from support.tiny_model import SETTINGS
-from support.waiting import wait_until
 
 PROMPTS = [[3, 5, 7], [11, 2]]
 
@@ -50,7 +50,7 @@ def main() -> None:
             for pid in lost[:2]:
                 os.kill(pid, signal.SIGKILL)
             decode(engine)
-            wait_until(lambda: engine.status().workers == 4, 100, "replacements of the lost workers")
+            wait_for_status(engine, lambda status: status.workers == 4, "replacements of the lost workers")
             again = decode(engine)
             record = {
                 "path": engine.config.model.path,

@@ -18,6 +18,7 @@ import pytest
 
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
+from actors.group.master_status import MasterStatus
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.trace import TraceStep
 from lopa_ray.engine.config import Config
@@ -27,6 +28,7 @@ from lopa_ray.protocol.slot_checksum import SlotChecksum
 from support.fault_injection import FaultInjection
 from support.processes import send_signal
 from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL, tiny_config
+from support.waiting import wait_until
 
 NUM_WORKERS = 3
 
@@ -152,6 +154,11 @@ def _holds(condition: Callable[[], bool]) -> bool:
         return condition()
     except WorkerLostError:
         return False
+
+
+def wait_for_status(engine: RayEngine, condition: Callable[[MasterStatus], bool], what: str) -> None:
+    """Wait until a group's status, which is an error while another group takes its place, is like that."""
+    wait_until(lambda: _holds(lambda: condition(engine.status())), TIMEOUT_S, what)
 
 
 @contextlib.contextmanager

@@ -42,11 +42,11 @@ def prompt(page: Page) -> Any:
     return page.get_by_role("textbox", name="Prompt", exact=True)
 
 
-def run(page: Page) -> None:
-    """Press Run and wait for the end, the last step on show."""
+def run(page: Page, steps: int = STEPS) -> None:
+    """Press Run and wait for the end, the last step on show: steps are drawn with the next frame."""
     page.get_by_role("button", name="Run").click()
     expect(page.get_by_role("status")).to_contain_text("Done")
-    expect(page.locator("#at")).to_have_text(f"step {STEPS} of {STEPS}")
+    expect(page.locator("#at")).to_have_text(f"step {steps} of {steps}")
 
 
 def shown(page: Page) -> str:

@@ -154,8 +154,7 @@ def test_markup_in_tokens_stays_text_and_newlines_break(page: Page, server: Fake
     server.decode = [(text, 1) for text in hostile]
     server.entropy = True
     prompt(page).fill("<b>bold</b>")
-    page.get_by_role("button", name="Run").click()
-    expect(page.get_by_role("status")).to_contain_text("Done")
+    run(page, steps=1)
     assert shown(page) == "".join(hostile)
     assert page.locator("img, .canvas script, #runs td b").count() == 0
     lines = page.locator(".canvas > span").evaluate_all(
@@ -167,8 +166,7 @@ def test_markup_in_tokens_stays_text_and_newlines_break(page: Page, server: Fake
 def test_colours_can_be_read(page: Page, server: FakeServer) -> None:
     server.decode = [(f" {step}", step) for step in range(1, 13)]  # Every hue, more or less.
     server.step_seconds = 0.0
-    page.get_by_role("button", name="Run").click()
-    expect(page.locator("#at")).to_have_text("step 12 of 12")
+    run(page, steps=12)
     for scheme in "light", "dark":
         page.emulate_media(color_scheme=scheme)
         for what in READ:
