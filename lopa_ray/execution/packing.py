@@ -87,9 +87,15 @@ class Packing:
         of_open, at = lane_of_row[open_rows], positions[open_rows]
         scored_rows = open_rows[(scored_from[of_open] <= at) & (at < scored_to[of_open])]
         scoring_lanes = lane_of_row[scored_rows]
-        self.rows_to_score = RowsToScore(lanes, scoring_lanes, positions[scored_rows], options)
+        # A lane may score the position behind its last row.
+        further = np.flatnonzero((scored_to > start + rows) & (causal_stop >= start + rows))
+        among = np.searchsorted(scoring_lanes, further, side="right")
+        scored_rows = np.insert(scored_rows, among, (first + rows)[further])
+        scoring_lanes = np.insert(scoring_lanes, among, further)
+        scored_positions = scored_rows + (start - first)[scoring_lanes]
+        self.rows_to_score = RowsToScore(lanes, scoring_lanes, scored_positions, options)
         # Where the row before a position decides it, a lane's first position is decided by the slot's boundary row.
-        is_causal = positions[scored_rows] <= causal_stop[scoring_lanes]
+        is_causal = scored_positions <= causal_stop[scoring_lanes]
         deciding = scored_rows - np.where(is_causal, 1, options.vocabulary.shifted)
         boundary = self.rows_bucket + slot[scoring_lanes]
         deciding = np.where(deciding >= first[scoring_lanes], deciding, boundary)

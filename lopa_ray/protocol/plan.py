@@ -30,7 +30,9 @@ class Branch:
     """One candidate: the plan's canvas up to the last segment's stop, plus a fill set."""
 
     segments: tuple[Segment, ...]
-    scored: range  # masked positions in here are scored; with `Plan.scores_decided` all of them
+    scored: range
+    """Masked positions in here are scored; with `Plan.scores_decided` all of them. If all rows are causal, it may have
+    the position behind the last one too, which needs no row to be decided."""
     fills: tuple[Fill, ...] = ()
     fill_weights: tuple[float, ...] = ()  # the weight of each of `fills`, where the plan has `SoftInputs`
     to_stage: Spans = ()

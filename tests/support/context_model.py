@@ -13,7 +13,7 @@ from lopa_ray.protocol.plan import Branch, Plan
 from lopa_ray.protocol.scoring import Credits, Drafted
 from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.protocol.vocabulary import Vocabulary
-from support.fake_model import VOCABULARY, fake_memory
+from support.fake_model import VOCABULARY, fake_memory, scored_positions
 
 Fingerprint = bytes
 """Stands for a vector: two are equal if all that they are computed from is equal."""
@@ -76,11 +76,8 @@ class ContextModel:
 
     def _report(self, plan: Plan, index: int, rows: Rows) -> BranchReport:
         branch, mask = plan.branches[index], self.vocabulary.mask_token_id
-        ids = plan.input_ids(branch)
         verifies = isinstance(getattr(branch.scoring, "memory", None), Drafted)
-        positions = [
-            p for p, token in enumerate(ids, plan.start) if p in branch.scored and (token == mask or verifies)
-        ]
+        positions = scored_positions(plan, branch, mask, decided=verifies)
         scores = [self._score(plan, branch, p, rows, _decided(plan, branch, p, mask)) for p in positions]
         tokens, probabilities = zip(*scores, strict=True) if scores else ((), ())
         certain = np.array(probabilities, np.float64)
@@ -104,17 +101,20 @@ class ContextModel:
         """A number in [0, 1) for each position, which follows from the inputs now and before; often near 0."""
         before = getattr(branch.scoring, "memory", None)
         units = [
-            self._unit("moved", p, before, rows.get(p - self.vocabulary.shifted, self._boundary)[-1])
+            self._unit("moved", p, before, rows.get(self._deciding(branch, p), self._boundary)[-1])
             for p in positions
         ]
         return np.array(units, np.float64) ** 3
+
+    def _deciding(self, branch: Branch, position: int) -> int:
+        """The position of the row that decides a position."""
+        return position - (position <= branch.causal_stop or self.vocabulary.shifted)
 
     def _score(
         self, plan: Plan, branch: Branch, position: int, rows: Rows, decided: int
     ) -> tuple[int, float]:
         """Token and probability at a masked position."""
-        deciding = position - self.vocabulary.shifted
-        row = rows.get(deciding, self._boundary)[-1]
+        row = rows.get(self._deciding(branch, position), self._boundary)[-1]
         own = self._unit("position", position)
         bitmask = plan.token_bitmask(branch, position)
         context = (row, bitmask, _logit_changes(plan, branch), *_of_scoring(branch))

@@ -18,6 +18,12 @@ from support.step_reports import pack_reports
 VOCABULARY = Vocabulary(size=50, mask_token_id=49, eos_token_id=48)
 
 
+def scored_positions(plan: Plan, branch: Branch, mask: int, *, decided: bool) -> list[int]:
+    """The positions that a branch scores, ascending; `decided`: those too that have a token."""
+    ids = [*plan.input_ids(branch), mask]  # the position behind the last row may be scored, and is open
+    return [p for p, token in enumerate(ids, plan.start) if p in branch.scored and (decided or token == mask)]
+
+
 @dataclass(frozen=True)
 class FakeModel:
     """Reports follow from (seed, step, branch) alone, so a step that is planned again gets the same."""
@@ -33,14 +39,8 @@ class FakeModel:
     def report(self, plan: Plan, branch: int) -> BranchReport:
         """What a runner would answer for one branch, as far as shapes and ranges go."""
         mask, eos = self.vocabulary.mask_token_id, self.vocabulary.eos_token_id
-        ids, scored = plan.input_ids(plan.branches[branch]), plan.branches[branch].scored
         positions = np.array(
-            [
-                p
-                for p, token in enumerate(ids, plan.start)
-                if p in scored and (token == mask or plan.scores_decided)
-            ],
-            np.int32,
+            scored_positions(plan, plan.branches[branch], mask, decided=plan.scores_decided), np.int32
         )
         rng = np.random.default_rng([self.seed, plan.step, branch])
         n = len(positions)

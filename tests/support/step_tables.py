@@ -15,7 +15,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import Decision, StepOutcome
 from lopa_ray.protocol.plan import Plan
 from lopa_ray.protocol.step_report import BranchReport
-from support.fake_model import VOCABULARY
+from support.fake_model import VOCABULARY, scored_positions
 
 M = VOCABULARY.mask_token_id
 EOS = VOCABULARY.eos_token_id
@@ -47,12 +47,7 @@ def check_steps(session: DecodeSession, steps: Sequence[Step]) -> None:
         branches = enumerate(zip(step.plan.branches, step.scores, strict=True))
         reports = []
         for index, (branch, scores) in branches:
-            ids = enumerate(step.plan.input_ids(branch), step.plan.start)
-            scored = [
-                position
-                for position, token in ids
-                if position in branch.scored and (token == M or step.plan.scores_decided)
-            ]
+            scored = scored_positions(step.plan, branch, M, decided=step.plan.scores_decided)
             assert [*scores] == scored, "a table's scores are those of the scored positions"
             reports.append(report(step.plan.step, index, scores, branch.candidates))
         outcome = session.advance(reports)

@@ -116,7 +116,7 @@ class JointSpeculationSession(DecodeSession):
         return CostBudget.of(self.settings, self.load, most, rows, gain=1.0, rate=rate)
 
     def _rows(self, guessed: int) -> int:
-        """Rows of a branch: the last token, so many guessed ones, and the positions behind them."""
+        """Rows of a branch: the last token, so many guessed ones, and masks."""
         return 1 + guessed + self._num_masks
 
     def _verifiable(self, beam: Beam) -> Beam:
@@ -141,8 +141,9 @@ class JointSpeculationSession(DecodeSession):
 
     @property
     def _num_masks(self) -> int:
-        """Positions behind a guess, the one that the causal pass decides among them."""
-        return 1 if self._has_head else max(1, self.settings.block_size - 1)
+        """Masks behind a guess. The causal pass decides the first one's token, so a single mask would draft nothing."""
+        masks = 0 if self._has_head else self.settings.block_size - 1
+        return masks if masks > 1 else 0
 
     def _branch(self, start: int, guess: Guess) -> Branch:
         end = len(self._ids)
@@ -151,11 +152,11 @@ class JointSpeculationSession(DecodeSession):
         # The limit of a step's rows is checked with the first branch alone, so no later branch may have more.
         if not self.steps:
             longest = self._drafted_tokens if self._has_head else max(0, masks - 1)
-            masks = max(masks, 1 + longest + masks - end)
+            masks = max(masks, self._rows(longest) - end)
         stop = min(base + masks, self.max_len)
         return Branch(
-            segments=((base, base), (stop, stop)),
-            scored=range(end, stop),
+            segments=((base, base), (stop, stop)) if stop > base else ((base, base),),
+            scored=range(end, max(base + 1, stop)),
             fills=tuple(enumerate(guess, end)),
             to_stage=(range(start, base),),
             causal_stop=base,

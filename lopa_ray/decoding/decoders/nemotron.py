@@ -139,12 +139,11 @@ class NemotronSession(BlockCausalSession):
         if not self._stores:
             return super()._window()
         has_seed = causal and self._end_of_thinking != block.start and self._canvas.is_masked(block.start)
-        # The seed's own row is fed for its score alone: the row before it decides.
-        span = range(start, block.start + has_seed)
+        span = range(start, block.start)
         return Window(
             span,
             self._segments(span),
-            range(block.start, span.stop),
+            range(block.start, block.start + has_seed),
             cached=(range(start),) if start else (),
             to_stage=(range(start, block.start),),
             stage_shared=True,

@@ -133,10 +133,8 @@ class SelfSpeculationSession(BlockwiseSession):
         if self._drafts_more:
             span = range(start, last)
             return Window(span, ((last, last),), range(block.start, last), cached, draft_adapter=True)
-        span, stored = range(start, block.stop), range(start, last)
-        # The last row is fed for its score alone: the row before it decides.
-        segments = ((last, last), (block.stop, block.stop))
-        return Window(span, segments, block, cached, (stored,), True, block.stop)
+        span = range(start, last)  # The last token has no row: the row before it decides.
+        return Window(span, ((last, last),), block, cached, (span,), True, last)
 
     def _plan(self, num_branches: int) -> Plan:
         """Drafts are in the input, and a verifying call scores them as if they were masks."""

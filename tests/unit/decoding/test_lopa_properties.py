@@ -113,7 +113,7 @@ def test_branches_are_the_best_ranked_forks_and_the_anchor(prompt, wanted, model
         assert [branch.fills for branch in plan.branches] == expected
 
         for index, report in enumerate(step.reports):
-            ids = plan.input_ids(plan.branches[index])
+            ids = [*plan.input_ids(plan.branches[index]), MASK]  # behind the last row
             # Drafts stand where the canvas is masked.
             drafts = isinstance(wanted, SelfSpeculationSettings)
             of_masks = [drafts or ids[p - plan.start] == MASK for p in report.positions.tolist()]
