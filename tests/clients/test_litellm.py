@@ -64,7 +64,7 @@ def gateway(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> 
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     try:
-        wait_until(listens, START_TIMEOUT_S, "the proxy to listen")
+        wait_until(listens, "the proxy to listen", START_TIMEOUT_S)
         yield f"http://127.0.0.1:{port}"
     finally:
         proxy.kill()

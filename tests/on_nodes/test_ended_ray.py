@@ -39,7 +39,7 @@ def check_that_it_ends_with_ray(command: Sequence[str], sign: str, folder: Path)
             assert process.poll() is None, out.read_text()
             return sign in out.read_text()
 
-        wait_until(ready, START_TIMEOUT_S, sign)
+        wait_until(ready, sign, START_TIMEOUT_S)
         (agent,) = [one for one in processes_in_session(process.pid) if command_line(one).startswith(AGENT)]
         agent.kill()
         killed = time.monotonic()
@@ -47,7 +47,7 @@ def check_that_it_ends_with_ray(command: Sequence[str], sign: str, folder: Path)
         print(f"ended {time.monotonic() - killed:.1f} s after the agent")
         last = out.read_text().splitlines()[-1]
         assert last.startswith("Error: Ray on this node has ended"), out.read_text()
-        wait_until(lambda: not processes_in_session(process.pid), 20, "its processes to go")
+        wait_until(lambda: not processes_in_session(process.pid), "its processes to go")
     finally:
         for left in processes_in_session(process.pid):
             left.kill()

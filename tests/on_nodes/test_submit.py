@@ -89,21 +89,21 @@ def test_a_job_killed_half_way_and_submitted_again_ends_with_each_prompt_once(
         return condition
 
     submit(cluster, prompts, output, "killed")
-    wait_until(has_parts("killed", 4), JOB_TIMEOUT_S, "a few chunks to be done")
+    wait_until(has_parts("killed"), "a few chunks to be done", JOB_TIMEOUT_S)
     driver(cluster).kill()
-    wait_until(lambda: client.get_job_status("killed") == JobStatus.FAILED, 60, "the job to have failed")
+    wait_until(lambda: client.get_job_status("killed") == JobStatus.FAILED, "the job to have failed")
     kept = {name: (parts / name).read_bytes() for name in finished()}
     assert 4 <= len(kept) < LINES // 3 and not output.exists()
 
     submit(cluster, prompts, output, "stopped")
-    wait_until(has_parts("stopped", len(kept) + 1), JOB_TIMEOUT_S, "another chunk to be done")
+    wait_until(has_parts("stopped", len(kept) + 1), "another chunk to be done", JOB_TIMEOUT_S)
     client.stop_job("stopped")
-    wait_until(lambda: client.get_job_status("stopped").is_terminal(), 60, "the job to stop")
+    wait_until(lambda: client.get_job_status("stopped").is_terminal(), "the job to stop")
     assert not output.exists()
     assert all((parts / name).read_bytes() == content for name, content in kept.items())
 
     submit(cluster, prompts, output, "again")
-    wait_until(lambda: client.get_job_status("again").is_terminal(), JOB_TIMEOUT_S, "the job to end")
+    wait_until(lambda: client.get_job_status("again").is_terminal(), "the job to end", JOB_TIMEOUT_S)
     log = client.get_job_logs("again")
     # A line without a result is no success, though everything that can be done is done.
     assert client.get_job_status("again") == JobStatus.FAILED, log
@@ -114,7 +114,7 @@ def test_a_job_killed_half_way_and_submitted_again_ends_with_each_prompt_once(
 
     began = time.monotonic()
     submit(cluster, prompts, output, "once more")
-    wait_until(lambda: client.get_job_status("once more").is_terminal(), JOB_TIMEOUT_S, "the job to end")
+    wait_until(lambda: client.get_job_status("once more").is_terminal(), "the job to end", JOB_TIMEOUT_S)
     assert "complete already" in client.get_job_logs("once more")
     assert time.monotonic() - began < 60
 

@@ -146,4 +146,4 @@ def test_a_lost_master_takes_its_workers_along_and_ends_every_request(
                 await tokens(engine, [1], SETTINGS["d2f"])
 
     program.run(main())
-    wait_until(lambda: not actor_pids("BranchWorker"), 20, "its workers to end")
+    wait_until(lambda: not actor_pids("BranchWorker"), "its workers to end")

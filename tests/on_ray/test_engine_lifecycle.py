@@ -18,10 +18,10 @@ from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import ClusterError, LopaError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure
 from support.faulty_runner import LoadFaultFactory
-from support.group_under_test import TIMEOUT_S, ReferenceResults, comparable
+from support.group_under_test import ReferenceResults, comparable
 from support.processes import command_line, kill_actors, run_program, wait_until_no_actors
 from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL, tiny_config
-from support.waiting import wait_until
+from support.waiting import TIMEOUT_S, wait_until
 
 LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
 
@@ -89,7 +89,7 @@ def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_st
         assert comparable(engine.generate(PROMPTS[0], SETTINGS["two_phase"])) == reference[0, "two_phase"]
         assert engine.status().workers == 1
         kill_actors("Master")
-        wait_until(lambda: engine._engine.resuming, TIMEOUT_S, "another group to be started")
+        wait_until(lambda: engine._engine.resuming, "another group to be started")
     # Closed while it starts, which leaves no actors either.
 
 
@@ -112,7 +112,7 @@ def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:
 def test_an_engine_that_is_never_closed_ends_with_its_program() -> None:
     pids = run_program("unclosed_engine.py")
     assert pids
-    wait_until(lambda: not [pid for pid in pids if _is_ray(pid)], 20, "Ray's processes to end")
+    wait_until(lambda: not [pid for pid in pids if _is_ray(pid)], "Ray's processes to end")
 
 
 def _is_ray(pid: int) -> bool:

@@ -23,7 +23,6 @@ from lopa_ray.protocol.outcome import StepOutcome
 from support.fault_injection import FaultInjection
 from support.group_under_test import (
     NUM_WORKERS,
-    TIMEOUT_S,
     ReferenceResults,
     RequestKey,
     group_with_faults,
@@ -32,7 +31,7 @@ from support.group_under_test import (
 )
 from support.processes import actor_pids, kill_actors, send_signal
 from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny_config
-from support.waiting import wait_until
+from support.waiting import TIMEOUT_S, wait_until
 
 BY_LOAD = LopaSettings(max_new_tokens=64, num_branches=6, branch_budget="load", stop_at_eos=False)
 
@@ -118,7 +117,7 @@ def test_a_master_that_hangs_is_killed_and_its_requests_go_on(
     steps += [event.outcome for event in events]
     print(f"done {time.monotonic() - began:.1f} s after the master was stopped")
     assert steps == reference_steps[request]
-    wait_until(lambda: master not in actor_pids("Master"), TIMEOUT_S, "the hung master to end")
+    wait_until(lambda: master not in actor_pids("Master"), "the hung master to end")
     assert engine.status().workers == 2
 
 

@@ -13,7 +13,7 @@ from actors.engine import RayEngine
 from lopa_ray.errors import WorkerError, WorkerLostError
 from support.fault_injection import FaultInjection
 from support.faulty_runner import LoadFaultFactory
-from support.group_under_test import TIMEOUT_S, GroupUnderTest, ReferenceResults
+from support.group_under_test import GroupUnderTest, ReferenceResults
 from support.processes import actor_pids, send_signal
 from support.tiny_model import tiny_config
 from support.waiting import wait_until
@@ -37,7 +37,7 @@ def signalled() -> Iterator[list[int]]:
 
 def next_worker(passed_over: set[int]) -> int:
     """The process of a worker that is none of those."""
-    wait_until(lambda: set(actor_pids("BranchWorker")) - passed_over, TIMEOUT_S, "a worker")
+    wait_until(lambda: set(actor_pids("BranchWorker")) - passed_over, "a worker")
     return min(set(actor_pids("BranchWorker")) - passed_over)
 
 

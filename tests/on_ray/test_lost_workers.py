@@ -15,7 +15,6 @@ from lopa_ray.engine.local import LocalEngine
 from support.fault_injection import FaultInjection
 from support.group_under_test import (
     NUM_WORKERS,
-    TIMEOUT_S,
     GroupUnderTest,
     ReferenceResults,
     group_with_faults,
@@ -104,7 +103,7 @@ def test_killed_while_idle(group_and_faults: tuple[GroupUnderTest, FaultInjectio
     group, _ = group_and_faults
     group.wait_for_workers(NUM_WORKERS)
     withdrawn = "a worker that was withdrawn to end"
-    wait_until(lambda: len(actor_pids("BranchWorker")) == NUM_WORKERS, TIMEOUT_S, withdrawn)
+    wait_until(lambda: len(actor_pids("BranchWorker")) == NUM_WORKERS, withdrawn)
     send_signal(actor_pids("BranchWorker")[0], signal.SIGKILL)
     wait_for_status(group.engine, lambda status: status.workers < NUM_WORKERS, "the loss to be noticed")
     group.wait_for_workers(NUM_WORKERS)

@@ -9,7 +9,7 @@ import ray
 
 from actors.engine import RayEngine
 from lopa_ray.errors import SettingsError
-from support.group_under_test import TIMEOUT_S, GroupUnderTest, ReferenceResults
+from support.group_under_test import GroupUnderTest, ReferenceResults
 from support.processes import actor_pids, send_signal
 from support.tiny_model import tiny_config
 from support.waiting import wait_until
@@ -38,15 +38,15 @@ def test_more_than_there_is_room_for_wait_for_it_and_can_be_withdrawn(reference:
         engine.resize(1)
         group.wait_for_workers(1)
         free = ray.cluster_resources()["CPU"] - 3
-        wait_until(lambda: ray.available_resources()["CPU"] == free, TIMEOUT_S, "the CPUs to be free")
+        wait_until(lambda: ray.available_resources()["CPU"] == free, "the CPUs to be free")
 
 
 @pytest.mark.nightly
 def test_a_replacement_takes_the_place_of_the_killed_in_a_full_cluster(reference: ReferenceResults) -> None:
     # The CPUs of an earlier test's workers are free before their processes have ended.
-    wait_until(lambda: not actor_pids("BranchWorker"), TIMEOUT_S, "the workers of earlier tests to end")
+    wait_until(lambda: not actor_pids("BranchWorker"), "the workers of earlier tests to end")
     everything = ray.cluster_resources()["CPU"]
-    wait_until(lambda: ray.available_resources().get("CPU") == everything, TIMEOUT_S, "the CPUs to be free")
+    wait_until(lambda: ray.available_resources().get("CPU") == everything, "the CPUs to be free")
     half = tiny_config(group={"num_workers": 2, "num_cpus": everything / 2})
     with RayEngine.from_config(half) as engine:
         group = GroupUnderTest(engine, reference)

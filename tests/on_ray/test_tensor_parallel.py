@@ -16,7 +16,6 @@ from actors.transfer.kv_transfer import TRANSFERS
 from actors.workers.placement import BundleAllocator, remove_own_groups
 from support.fault_injection import FaultInjection
 from support.group_under_test import (
-    TIMEOUT_S,
     GroupUnderTest,
     ReferenceResults,
     comparable,
@@ -118,9 +117,7 @@ def test_places_of_a_killed_master_are_given_back() -> None:
     for number, owner in enumerate(owners):
         ray.kill(owner)
         remove_own_groups(owner._actor_id.hex())
-        wait_until(
-            lambda left=1 - number: len(live_placement_groups()) == len(before) + left, TIMEOUT_S, "a place"
-        )
+        wait_until(lambda left=1 - number: len(live_placement_groups()) == len(before) + left, "a place")
 
 
 @pytest.mark.nightly

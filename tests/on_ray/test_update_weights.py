@@ -22,7 +22,7 @@ from actors.workers.weight_broadcast import WeightBroadcast
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError, RequestCancelledError, SettingsError, TransferError
 from support.fault_injection import FaultInjection
-from support.group_under_test import TIMEOUT_S, wait_for_status
+from support.group_under_test import wait_for_status
 from support.processes import kill_actors
 from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL, tiny_config
 from support.waiting import wait_until
@@ -200,7 +200,7 @@ def test_the_master_is_lost_at_any_point(
             return await call(method, *arguments)
 
         def lose() -> None:
-            wait_until(faults.triggered, TIMEOUT_S, f"a worker at {point}")
+            wait_until(faults.triggered, f"a worker at {point}")
             kill_actors("Master")
 
         monkeypatch.setattr(group, "call", losing)

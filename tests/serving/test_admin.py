@@ -42,7 +42,7 @@ def test_workers_of_all_replicas(tmp_path: Path) -> None:
             request = ClientRequest(settings={"max_new_tokens": 96, "ignore_eos": True})
             responses = [request.send(client)]
             two = {"workers": 2, "coming": 0, "wanted": 2, "problem": None}
-            wait_until(lambda: groups() == [two, two], 180, "the second worker of each group")
+            wait_until(lambda: groups() == [two, two], "the second worker of each group", 180)
             responses += [request.send(client) for _ in range(2)]
             assert responses == [request.decode_locally(local_engine(DEMO))] * 3
             page = client.get("/metrics").text
@@ -51,7 +51,7 @@ def test_workers_of_all_replicas(tmp_path: Path) -> None:
             ]
             assert sum(tokens) == 3 * 96 and page.count("lopa_replica_up{") == 2
             client.post(PATH, json={"num_workers": 1}).raise_for_status()
-            wait_until(lambda: [group["wanted"] for group in groups()] == [1, 1], 30, "the groups to be told")
-            wait_until(lambda: [group["workers"] for group in groups()] == [1, 1], 60, "a worker to leave")
+            wait_until(lambda: [group["wanted"] for group in groups()] == [1, 1], "the groups to be told")
+            wait_until(lambda: [group["workers"] for group in groups()] == [1, 1], "a worker to leave")
             assert request.send(client) == responses[0]
         server.interrupt()

@@ -56,7 +56,7 @@ def test_serve_deploy(cluster: RayHead, engines: dict[str, LocalEngine], tmp_pat
     url = f"http://127.0.0.1:{port}"
     run(cluster, "serve", "deploy", str(shipped_config(tmp_path, port)), "--address", cluster.dashboard)
     try:
-        wait_until(lambda: answers(url), START_TIMEOUT_S, "the deployment")
+        wait_until(lambda: answers(url), "the deployment", START_TIMEOUT_S)
         check_answer(url, engines["demo"])
     finally:
         run(cluster, "serve", "shutdown", "--yes", "--address", cluster.dashboard)
@@ -69,6 +69,6 @@ def test_serve_run(cluster: RayHead, engines: dict[str, LocalEngine]) -> None:
     address = ["--address", cluster.address]
     run(cluster, "serve", "start", *address, "--http-port", str(port), "--proxy-location", "HeadOnly")
     run(cluster, "serve", "run", "cluster.serving.app:build", *address, "--non-blocking")
-    wait_until(lambda: answers(url), START_TIMEOUT_S, "the application")
+    wait_until(lambda: answers(url), "the application", START_TIMEOUT_S)
     check_answer(url, engines["demo"])
     run(cluster, "serve", "shutdown", "--yes", "--address", cluster.dashboard)

@@ -55,7 +55,7 @@ def test_the_dashboard_asks_for_metrics_that_there_are(server: ServerProcess, cl
             f"ray_{name}" for name in queried - uncounted if f"ray_{name}" not in of_ray
         }
 
-    wait_until(lambda: not missing(), 20, f"the metrics {sorted(missing())}")
+    wait_until(lambda: not missing(), f"the metrics {sorted(missing())}")
 
 
 def test_metrics_count_what_happens(server: ServerProcess, client: httpx.Client) -> None:
@@ -80,12 +80,12 @@ def test_metrics_count_what_happens(server: ServerProcess, client: httpx.Client)
         got = [count(name, **tags) for name, tags in names]
         return got == [before[0] + 2, before[1] + 1, before[2] + 1]
 
-    wait_until(seen, 20, "the requests in the metrics")
+    wait_until(seen, "the requests in the metrics")
     assert count("ray_lopa_tokens_total") == tokens + 48
     assert count("ray_lopa_steps_total") >= steps + sum(r["choices"][0]["lopa"]["steps"] for r in replies)
     for phase in ("plan", "scatter", "commit", "forward", "gather", "select"):
         assert count("ray_lopa_step_phase_seconds_count", phase=phase) > 0
-    wait_until(lambda: count("ray_lopa_workers") == 1, 20, "the number of workers")
+    wait_until(lambda: count("ray_lopa_workers") == 1, "the number of workers")
 
 
 def test_the_servers_own_page_has_what_happened_up_to_now(
@@ -111,7 +111,7 @@ def test_the_servers_own_page_has_what_happened_up_to_now(
         recorded = {name for name in names if re.search(rf"^{name}\w*{{", after, re.MULTILINE)}
         return recorded - there
 
-    wait_until(lambda: not missing(), 20, f"the metrics {sorted(missing())} in Ray's")
+    wait_until(lambda: not missing(), f"the metrics {sorted(missing())} in Ray's")
 
 
 @pytest.mark.slow

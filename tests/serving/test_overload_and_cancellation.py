@@ -170,7 +170,7 @@ def test_a_running_request_can_be_cancelled(client: httpx.Client, long_s: float)
         name = {"X-Request-ID": "to-be-cancelled"}
         future = pool.submit(client.post, CHAT, json=LONG_REQUEST.body(), headers=name)
         url = "/v1/requests/to-be-cancelled"
-        wait_until(lambda: client.delete(url).status_code == 200, 10, "the request to run")
+        wait_until(lambda: client.delete(url).status_code == 200, "the request to run")
         response = future.result(timeout=long_s / 2)
     assert (response.status_code, response.json()["error"]["code"]) == (499, "request_cancelled")
     assert response.headers.get_list("x-request-id") == ["to-be-cancelled"]

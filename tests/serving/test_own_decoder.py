@@ -46,7 +46,7 @@ def test_it_serves_and_runs_in_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     server = start_server(tmp_path, *OPTIONS, *VERIFIED)
     try:
-        wait_until(lambda: "Serving " in server.output, START_TIMEOUT_S, "the server to start")
+        wait_until(lambda: "Serving " in server.output, "the server to start", START_TIMEOUT_S)
         body = {"messages": [{"role": "user", "content": PROBLEM}]}
         answer = httpx.post(f"{server.url}{CHAT}", json=body, timeout=60).raise_for_status().json()
         assert answer["choices"][0]["message"]["content"] == expected

@@ -66,7 +66,7 @@ def test_neither_keys_nor_texts_are_logged(
         files = [file for file in (server.ray_folder / "logs").rglob("*") if file.is_file()]
         return [file for file in files if text.encode() in file.read_bytes()]
 
-    wait_until(lambda: len(logged(name)) > 1, 10, "the request's id in the logs of ingress and group")
+    wait_until(lambda: len(logged(name)) > 1, "the request's id in the logs of ingress and group")
     text = answer["choices"][0]["message"]["content"]
     assert len(text) > 20
     for secret in (*keys, marker, text):

@@ -94,7 +94,7 @@ def test_weights_of_all_replicas(tmp_path: Path) -> None:
 
         assert admin("POST", "pause").is_paused
         waiting = threads.submit(ask, 0)
-        wait_until(lambda: waiting_requests() == 1, 30, "the request to stand in line")
+        wait_until(lambda: waiting_requests() == 1, "the request to stand in line")
         assert not waiting.done()
         assert not admin("POST", "resume").is_paused
         assert waiting.result() == after

@@ -28,12 +28,9 @@ from lopa_ray.protocol.slot_checksum import SlotChecksum
 from support.fault_injection import FaultInjection
 from support.processes import send_signal
 from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL, tiny_config
-from support.waiting import wait_until
+from support.waiting import TIMEOUT_S, wait_until
 
 NUM_WORKERS = 3
-
-TIMEOUT_S = 120.0
-"""For what must come about, on machines that are busy with something else."""
 
 RequestKey = tuple[int, str]
 """Which of PROMPTS, which of SETTINGS."""
@@ -158,7 +155,7 @@ def _holds(condition: Callable[[], bool]) -> bool:
 
 def wait_for_status(engine: RayEngine, condition: Callable[[MasterStatus], bool], what: str) -> None:
     """Wait until a group's status, which is an error while another group takes its place, is like that."""
-    wait_until(lambda: _holds(lambda: condition(engine.status())), TIMEOUT_S, what)
+    wait_until(lambda: _holds(lambda: condition(engine.status())), what)
 
 
 @contextlib.contextmanager

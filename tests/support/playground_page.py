@@ -14,6 +14,8 @@ Page, Browser = playwright.Page, playwright.Browser
 
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 740}
+PAGE_TIMEOUT_MS = 60_000  # for what must come about, on machines that are busy with something else
+expect.set_options(timeout=PAGE_TIMEOUT_MS)
 PROMPT = "Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?"
 
 browser_tests = [pytest.mark.browser, pytest.mark.slow]

@@ -58,7 +58,7 @@ def kill_actors(class_name: str) -> None:
 
 
 def wait_until_no_actors() -> None:
-    wait_until(lambda: not actor_pids("BranchWorker") + actor_pids("Master"), 120, "the actors to end")
+    wait_until(lambda: not actor_pids("BranchWorker") + actor_pids("Master"), "the actors to end")
 
 
 def processes_in_session(pid: int) -> list[psutil.Process]:

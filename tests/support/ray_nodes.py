@@ -90,7 +90,7 @@ def run_head(
         return "--block" in log.read_text()
 
     try:
-        wait_until(is_ready, START_TIMEOUT_S, "the node to start")
+        wait_until(is_ready, "the node to start", START_TIMEOUT_S)
         yield RayHead(process, f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", environment)
     finally:
         kill_process_tree(process)

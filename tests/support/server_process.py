@@ -86,7 +86,7 @@ class ServerProcess:
         # Ray tells every client of a node of workers that other tests have killed there.
         *_, last = (line for line in self.output.splitlines() if "(raylet)" not in line)
         assert last.startswith("Finishing the requests in flight"), self.output
-        wait_until(lambda: not processes_in_session(self.process.pid), 20, "its processes to go")
+        wait_until(lambda: not processes_in_session(self.process.pid), "its processes to go")
 
     def kill(self) -> None:
         """Kill all processes of the server."""
@@ -122,7 +122,7 @@ def run_server(
         return "Serving " in (folder / "stdout").read_text()
 
     try:
-        wait_until(is_ready, START_TIMEOUT_S, "the server to start")
+        wait_until(is_ready, "the server to start", START_TIMEOUT_S)
         yield server
     finally:
         server.kill()
@@ -164,7 +164,7 @@ def lopa_serve(out: Path, environment: Mapping[str, str]) -> Iterator[str]:
         return f"Serving demo (float32 on cpu) on {url}" in out.read_text()
 
     try:
-        wait_until(is_ready, START_TIMEOUT_S, "the server")
+        wait_until(is_ready, "the server", START_TIMEOUT_S)
         yield url
         server.send_signal(signal.SIGTERM)
         assert server.wait(STOP_TIMEOUT_S) == 0, out.read_text()

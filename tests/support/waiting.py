@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+TIMEOUT_S = 120.0
+"""For what must come about, on machines that are busy with something else."""
+
 
 def wait_until(
-    condition: Callable[[], object], timeout_s: float = 10.0, what: str = "the condition"
+    condition: Callable[[], object], what: str = "the condition", timeout_s: float = TIMEOUT_S
 ) -> float:
     """Returns the seconds that it took; fails after `timeout_s`, with `what` in the message."""
     began = time.monotonic()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from support.fake_playground_server import FakeServer, serve
-from support.playground_page import DESKTOP, Browser, Page, assert_fits, expect
+from support.playground_page import DESKTOP, PAGE_TIMEOUT_MS, Browser, Page, assert_fits, expect
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def page(request: pytest.FixtureRequest, browser: Browser, server: FakeServer) -
     errors, requests to other hosts, and at the end what sticks out of the page fail the test."""
     viewport = getattr(request, "param", DESKTOP)
     context = browser.new_context(viewport=viewport, reduced_motion="reduce")
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PAGE_TIMEOUT_MS)
     opened = context.new_page()
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))

@@ -102,7 +102,7 @@ def nginx_in_front(tmp_path: Path, behind: Server, burst: int = 100) -> Iterator
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     try:
-        wait_until(listens, 20, "nginx to listen")
+        wait_until(listens, "nginx to listen")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
