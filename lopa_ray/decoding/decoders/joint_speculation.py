@@ -92,7 +92,7 @@ class JointSpeculationSession(DecodeSession):
         if self.load is None or not self.settings.weighs_costs:
             return self.settings.branch_limit > 1
         rows = self._rows(self._drafted_tokens) if self._has_head else self._num_masks * 3 // 2
-        return self.load.cost(2, rows) < (1 + SECOND_GAINS) * self.load.cost(1, rows)
+        return self.load.second_pays(rows, SECOND_GAINS)
 
     def _guesses(self, most: int) -> list[Guess]:
         """Guesses of what may follow. The last position is left to the causal pass."""

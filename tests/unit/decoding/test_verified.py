@@ -18,6 +18,7 @@ from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.verified.evaluated_state import StateKey
+from lopa_ray.decoding.verified.fill_model import FillModel
 from lopa_ray.errors import ScoreError, StepLimitError
 from lopa_ray.protocol.forward_costs import ForwardCosts, StepLoad
 from lopa_ray.protocol.outcome import StepOutcome
@@ -169,6 +170,17 @@ def test_auto_evaluates_the_drafts_that_are_worth_their_cost() -> None:
     assert forwards_of(auto, StepLoad(free)) == forwards_of(fixed, None) > forwards_of(auto, None)
     assert forwards_of(auto, None) > forwards_of(auto, StepLoad(dear)) == of_one
     assert forwards_of(fixed, StepLoad(dear)) == forwards_of(fixed, None)
+
+
+def test_no_draft_is_looked_for_where_a_typical_one_is_not_worth_a_branch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    auto = VERIFIED.replace(num_branches="auto")
+    rows = new_session([1, 2], auto, VOCABULARY).plan().max_branch_rows
+    monkeypatch.setattr(FillModel, "fill_sets", lambda *_: pytest.fail("a draft was looked for"))
+    forwards_of(auto, StepLoad(ForwardCosts.of({0: 1.0, rows: 10.0, 2 * rows: 19.0})))
+    with pytest.raises(pytest.fail.Exception, match="a draft was looked for"):
+        forwards_of(auto, StepLoad(ForwardCosts.of({0: 3.0, rows: 10.0, 2 * rows: 17.0})))
 
 
 def test_costs_decide_nothing_where_tokens_would_depend_on_them() -> None:
