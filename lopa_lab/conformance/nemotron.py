@@ -72,13 +72,11 @@ def compare_nemotron(case: Case, run: ReplayedRun) -> Iterator[Difference]:
 
 
 def _windows(run: ReplayedRun) -> list[list[object]]:
-    """[start, length, causal or bidirectional, stored] of each call, as published: without the row of a seed."""
+    """[start, length, causal or bidirectional, stored] of each call."""
     windows: list[list[object]] = []
     for plan, _ in run.rounds:
-        staged = plan.branches[0].to_stage
-        stop = staged[-1].stop if staged else plan.start + len(plan.canvas)
         kind = "c" if plan.branches[0].causal_stop else "b"
-        windows.append([plan.start, stop - plan.start, kind, int(bool(staged))])
+        windows.append([plan.start, len(plan.canvas), kind, int(bool(plan.branches[0].to_stage))])
     return windows
 
 

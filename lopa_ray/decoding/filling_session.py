@@ -190,8 +190,7 @@ class FillingSession(RuleSession[CanvasT]):
     def scored_masks(self) -> list[int]:
         """The positions that the planned step of one branch scores, ascending."""
         plan, mask = self.plan(), self.vocabulary.mask_token_id
-        ids = dict(enumerate(plan.canvas, plan.start))
-        return [p for p in plan.branches[0].scored if ids.get(p, mask) == mask]
+        return [p for p in plan.branches[0].scored if plan.canvas[p - plan.start] == mask]
 
     def lane_segments(self, start: int) -> tuple[Segment, ...]:
         """The segments of the planned branch, if its rows begin at `start`, which is not after the plan's start."""

@@ -88,10 +88,12 @@ class Packing:
         scored_rows = open_rows[(scored_from[of_open] <= at) & (at < scored_to[of_open])]
         scoring_lanes = lane_of_row[scored_rows]
         # A lane may score the position behind its last row.
-        further = np.flatnonzero((scored_to > start + rows) & (causal_stop >= start + rows))
-        among = np.searchsorted(scoring_lanes, further, side="right")
-        scored_rows = np.insert(scored_rows, among, (first + rows)[further])
-        scoring_lanes = np.insert(scoring_lanes, among, further)
+        end = start + rows
+        further = np.flatnonzero((scored_from <= end) & (end < scored_to) & (end <= causal_stop))
+        if len(further):
+            among = np.searchsorted(scoring_lanes, further, side="right")
+            scored_rows = np.insert(scored_rows, among, (first + rows)[further])
+            scoring_lanes = np.insert(scoring_lanes, among, further)
         scored_positions = scored_rows + (start - first)[scoring_lanes]
         self.rows_to_score = RowsToScore(lanes, scoring_lanes, scored_positions, options)
         # Where the row before a position decides it, a lane's first position is decided by the slot's boundary row.

@@ -68,7 +68,7 @@ class StepBuffer:
 
 
 class BucketInputs:
-    """The inputs of all captured steps of a bucket, where all R rows of `StepColumns` may be scored: N is R."""
+    """The inputs of all captured steps of a bucket, which has as many places for rows to score as for rows: N is R."""
 
     def __init__(self, buffer: StepBuffer, rows: int, options: PackingOptions) -> None:
         self._buffer = buffer
@@ -99,6 +99,7 @@ class BucketInputs:
         outside = sum(aligned(getattr(columns, name).size) for name in OUTSIDE)
         return (
             len(columns.tiles) <= len(self._inside["tiles"].host)
+            and len(columns.score_rows) <= len(self._inside["score_rows"].host)
             and columns.ending_ids.shape[1] <= MAX_ENDING_IDS
             and self._end + outside <= self._buffer.words
             and not any(len(getattr(columns, name)) for name in RARE)

@@ -43,7 +43,3 @@ class StepLoad:
         """Milliseconds of the step if every request in flight has so many branches of so many rows: the forward of the
         worker with the most of them. Requests that count on each other like this share the rows that cost little."""
         return self.costs.at(-(-self.requests * branches // self.workers) * rows)
-
-    def second_pays(self, rows: int, gain: float) -> bool:
-        """Whether a second branch of so many rows that adds `gain` to what a step decides is worth its time."""
-        return self.cost(2, rows) < (1 + gain) * self.cost(1, rows)

@@ -104,7 +104,7 @@ def test_a_job_a_deployment_and_lopa_generate(machine: Machine, tmp_path: Path) 
     assert "#### 35" in json.loads(results.read_text())["text"]
     end(deploy)
     url = f"http://127.0.0.1:{port}"
-    wait_until(lambda: answers(url), "the deployment")
+    wait_until(lambda: answers(url), "the deployment", TIMEOUT_S)
     check_answer(url, local_engine({}))
 
 

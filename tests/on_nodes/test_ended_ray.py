@@ -14,7 +14,7 @@ import pytest
 from support.ports import free_port
 from support.processes import command_line, processes_in_session, subprocess_environment
 from support.server_process import START_TIMEOUT_S
-from support.waiting import wait_until
+from support.waiting import ENDING_TIMEOUT_S, wait_until
 
 AGENT = "ray::DashboardAgent"
 """Ray's agent on a node. When it ends, the raylet ends, and with it all other processes there."""
@@ -47,7 +47,7 @@ def check_that_it_ends_with_ray(command: Sequence[str], sign: str, folder: Path)
         print(f"ended {time.monotonic() - killed:.1f} s after the agent")
         last = out.read_text().splitlines()[-1]
         assert last.startswith("Error: Ray on this node has ended"), out.read_text()
-        wait_until(lambda: not processes_in_session(process.pid), "its processes to go")
+        wait_until(lambda: not processes_in_session(process.pid), "its processes to go", ENDING_TIMEOUT_S)
     finally:
         for left in processes_in_session(process.pid):
             left.kill()

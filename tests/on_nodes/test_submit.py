@@ -89,7 +89,7 @@ def test_a_job_killed_half_way_and_submitted_again_ends_with_each_prompt_once(
         return condition
 
     submit(cluster, prompts, output, "killed")
-    wait_until(has_parts("killed"), "a few chunks to be done", JOB_TIMEOUT_S)
+    wait_until(has_parts("killed", 4), "a few chunks to be done", JOB_TIMEOUT_S)
     driver(cluster).kill()
     wait_until(lambda: client.get_job_status("killed") == JobStatus.FAILED, "the job to have failed")
     kept = {name: (parts / name).read_bytes() for name in finished()}

@@ -21,7 +21,7 @@ from support.faulty_runner import Poison, faulty_runner
 from support.group_under_test import refuse_other_groups
 from support.processes import actor_pids, kill_actors
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
-from support.waiting import wait_until
+from support.waiting import ENDING_TIMEOUT_S, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -146,4 +146,4 @@ def test_a_lost_master_takes_its_workers_along_and_ends_every_request(
                 await tokens(engine, [1], SETTINGS["d2f"])
 
     program.run(main())
-    wait_until(lambda: not actor_pids("BranchWorker"), "its workers to end")
+    wait_until(lambda: not actor_pids("BranchWorker"), "its workers to end", ENDING_TIMEOUT_S)

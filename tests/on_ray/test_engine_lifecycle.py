@@ -21,7 +21,7 @@ from support.faulty_runner import LoadFaultFactory
 from support.group_under_test import ReferenceResults, comparable
 from support.processes import command_line, kill_actors, run_program, wait_until_no_actors
 from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL, tiny_config
-from support.waiting import TIMEOUT_S, wait_until
+from support.waiting import ENDING_TIMEOUT_S, TIMEOUT_S, wait_until
 
 LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
 
@@ -112,7 +112,7 @@ def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:
 def test_an_engine_that_is_never_closed_ends_with_its_program() -> None:
     pids = run_program("unclosed_engine.py")
     assert pids
-    wait_until(lambda: not [pid for pid in pids if _is_ray(pid)], "Ray's processes to end")
+    wait_until(lambda: not [pid for pid in pids if _is_ray(pid)], "Ray's processes to end", ENDING_TIMEOUT_S)
 
 
 def _is_ray(pid: int) -> bool:

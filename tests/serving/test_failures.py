@@ -14,7 +14,7 @@ import pytest
 
 from support.client_request import CHAT, SLOW, ClientRequest, ClientResponse, content, events
 from support.server_process import ServerProcess, run_server
-from support.waiting import wait_until
+from support.waiting import ENDING_TIMEOUT_S, wait_until
 
 pytestmark = pytest.mark.nightly
 
@@ -131,7 +131,11 @@ def test_a_stream_goes_on_when_all_workers_of_its_group_are_lost(
             check_answers(responses, expected[name])
     print(f"{title}: pause of {longest:.1f} s, done {last - killed:.1f} s after the loss")
     assert group[REPLICA].is_running()
-    wait_until(lambda: not any(group[title].is_running() for title in (MASTER, WORKER)), "the rest to go")
+    wait_until(
+        lambda: not any(group[title].is_running() for title in (MASTER, WORKER)),
+        "the rest to go",
+        ENDING_TIMEOUT_S,
+    )
     assert client.get("/health").json()["status"] == "ok"
 
 
@@ -150,7 +154,11 @@ def test_a_lost_replica_costs_the_requests_of_its_group_only(
     wait_until_answered(client)
     print(f"another group answered after {time.monotonic() - began:.1f} s")
     assert LONG_REQUESTS["first"].send(client) == expected["first"]
-    wait_until(lambda: not any(process.is_running() for process in group.values()), "the old group to go")
+    wait_until(
+        lambda: not any(process.is_running() for process in group.values()),
+        "the old group to go",
+        ENDING_TIMEOUT_S,
+    )
     assert client.get("/health").json()["status"] == "ok"
 
 
@@ -169,7 +177,7 @@ def test_what_hangs_is_killed_and_replaced(
             check_refused(response.result())
         check_answers(futures["second"], expected["second"])
     assert group[REPLICA].is_running() == (title == MASTER)
-    wait_until(lambda: not group[title].is_running(), "the hung process to go")
+    wait_until(lambda: not group[title].is_running(), "the hung process to go", ENDING_TIMEOUT_S)
 
 
 def test_a_lost_ingress_is_a_503_and_an_error_in_streams(
@@ -199,7 +207,7 @@ def test_how_long_the_service_is_away(
     lost = group_processes(server, client, "first")[MASTER] if title == MASTER else server.processes(title)[0]
     lost.send_signal(sig)
     print(f"{title} {sig.name}: {wait_until_answered(client):.1f} s")
-    wait_until(lambda: not lost.is_running(), "the process to go")
+    wait_until(lambda: not lost.is_running(), "the process to go", ENDING_TIMEOUT_S)
 
 
 def test_a_stop_lets_what_is_in_flight_finish(
@@ -208,7 +216,7 @@ def test_a_stop_lets_what_is_in_flight_finish(
     with ThreadPoolExecutor(4) as pool:
         futures = send_all(client, pool)
         server.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not accepts(client), "new requests to be refused")
+        wait_until(lambda: not accepts(client), "new requests to be refused", ENDING_TIMEOUT_S)
         assert not any(response.done() for responses in futures.values() for response in responses)
         for name, responses in futures.items():
             check_answers(responses, expected[name])

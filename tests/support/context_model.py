@@ -101,20 +101,17 @@ class ContextModel:
         """A number in [0, 1) for each position, which follows from the inputs now and before; often near 0."""
         before = getattr(branch.scoring, "memory", None)
         units = [
-            self._unit("moved", p, before, rows.get(self._deciding(branch, p), self._boundary)[-1])
+            self._unit("moved", p, before, rows.get(p - self.vocabulary.shifted, self._boundary)[-1])
             for p in positions
         ]
         return np.array(units, np.float64) ** 3
-
-    def _deciding(self, branch: Branch, position: int) -> int:
-        """The position of the row that decides a position."""
-        return position - (position <= branch.causal_stop or self.vocabulary.shifted)
 
     def _score(
         self, plan: Plan, branch: Branch, position: int, rows: Rows, decided: int
     ) -> tuple[int, float]:
         """Token and probability at a masked position."""
-        row = rows.get(self._deciding(branch, position), self._boundary)[-1]
+        deciding = position - self.vocabulary.shifted
+        row = rows.get(deciding, self._boundary)[-1]
         own = self._unit("position", position)
         bitmask = plan.token_bitmask(branch, position)
         context = (row, bitmask, _logit_changes(plan, branch), *_of_scoring(branch))

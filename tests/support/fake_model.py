@@ -20,7 +20,9 @@ VOCABULARY = Vocabulary(size=50, mask_token_id=49, eos_token_id=48)
 
 def scored_positions(plan: Plan, branch: Branch, mask: int, *, decided: bool) -> list[int]:
     """The positions that a branch scores, ascending; `decided`: those too that have a token."""
-    ids = [*plan.input_ids(branch), mask]  # the position behind the last row may be scored, and is open
+    ids = plan.input_ids(branch)
+    if branch.causal_stop >= branch.stop:
+        ids.append(mask)  # the position behind the last row
     return [p for p, token in enumerate(ids, plan.start) if p in branch.scored and (decided or token == mask)]
 
 

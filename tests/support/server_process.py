@@ -21,7 +21,7 @@ from lopa_ray.config.yaml_files import serve_config
 from support.paths import BIN
 from support.ports import free_port
 from support.processes import command_line, processes_in_session
-from support.waiting import wait_until
+from support.waiting import ENDING_TIMEOUT_S, wait_until
 
 START_TIMEOUT_S = 180.0
 """Starting takes about 20 seconds on two free cores."""
@@ -86,7 +86,9 @@ class ServerProcess:
         # Ray tells every client of a node of workers that other tests have killed there.
         *_, last = (line for line in self.output.splitlines() if "(raylet)" not in line)
         assert last.startswith("Finishing the requests in flight"), self.output
-        wait_until(lambda: not processes_in_session(self.process.pid), "its processes to go")
+        wait_until(
+            lambda: not processes_in_session(self.process.pid), "its processes to go", ENDING_TIMEOUT_S
+        )
 
     def kill(self) -> None:
         """Kill all processes of the server."""

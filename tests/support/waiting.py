@@ -8,6 +8,9 @@ from collections.abc import Callable
 TIMEOUT_S = 120.0
 """For what must come about, on machines that are busy with something else."""
 
+ENDING_TIMEOUT_S = 30.0
+"""For what has to end at once: what goes on has been forgotten, and another limit may end it later."""
+
 
 def wait_until(
     condition: Callable[[], object], what: str = "the condition", timeout_s: float = TIMEOUT_S

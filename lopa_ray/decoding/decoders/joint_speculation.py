@@ -1,11 +1,11 @@
 """Self-speculation that drafts while it verifies: one forward per round does both, for several guesses.
 
-A branch is a guess of what the verification will accept: the last token and the guess as causal rows, then `block_size`
-- 1 masks that see all of the branch. The causal rows verify the guess; the masks draft what follows it. The longest
-accepted prefix of any guess is taken, and the token that the causal pass decides after it, so autoregressive decoding
-gives the same tokens. The next drafts come from the longest guess that was accepted whole; if none was, from the rest
-of the drafts before. Published: TiDAR (arXiv 2511.08923, a model trained for such a pass), PaSS (arXiv 2311.13581) and
-lookahead decoding (arXiv 2402.02057).
+A branch is a guess of what the verification will accept: the last token and the guess as causal rows, then
+`block_size` - 1 masks that see all of the branch, unless the model has a draft head. The causal rows verify the guess;
+the masks draft what follows it. The longest accepted prefix of any guess is taken, and the token that the causal pass
+decides after it, so autoregressive decoding gives the same tokens. The next drafts come from the longest guess that was
+accepted whole; if none was, from the rest of the drafts before. Published: TiDAR (arXiv 2511.08923, a model trained for
+such a pass), PaSS (arXiv 2311.13581) and lookahead decoding (arXiv 2402.02057).
 """
 
 from __future__ import annotations
@@ -89,10 +89,12 @@ class JointSpeculationSession(DecodeSession):
     @property
     def _may_branch(self) -> bool:
         """Whether a second guess may be worth its time. If not, no tokens for it are asked for, which takes time."""
+        if not (self._has_head or self._num_masks):
+            return False
         if self.load is None or not self.settings.weighs_costs:
             return self.settings.branch_limit > 1
         rows = self._rows(self._drafted_tokens) if self._has_head else self._num_masks * 3 // 2
-        return self.load.second_pays(rows, SECOND_GAINS)
+        return self.load.cost(2, rows) < (1 + SECOND_GAINS) * self.load.cost(1, rows)
 
     def _guesses(self, most: int) -> list[Guess]:
         """Guesses of what may follow. The last position is left to the causal pass."""
@@ -153,6 +155,8 @@ class JointSpeculationSession(DecodeSession):
         if not self.steps:
             longest = self._drafted_tokens if self._has_head else max(0, masks - 1)
             masks = max(masks, self._rows(longest) - end)
+        elif base + 1 == self.max_len:
+            masks = 0  # a single one drafts nothing
         stop = min(base + masks, self.max_len)
         return Branch(
             segments=((base, base), (stop, stop)) if stop > base else ((base, base),),

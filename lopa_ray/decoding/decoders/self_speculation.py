@@ -41,8 +41,8 @@ class SelfSpeculationSettings(BranchSettings):
 
     block_size: int = Field(default=16, ge=1)
     """The last token and the masks after it. A verifying pass takes at most so many tokens, or one less with drafting
-    joint, where the first mask is at the position that the causal pass decides. With 1 nothing is drafted. A model
-    with a draft head needs no mask, and a guess has one token less."""
+    joint, where the first mask is at the position that the causal pass decides. With 1 nothing is drafted, nor with 2
+    in a joint pass. A model with a draft head needs no mask, and a guess has one token less."""
 
     confidence_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
     """A drafting pass drafts masked positions with at least this probability, and the best-ranked one in any case.

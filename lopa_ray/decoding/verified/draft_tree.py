@@ -22,6 +22,10 @@ EXPANDED_SHARE = 1.0  # children are looked at if the state's probability exceed
 MIN_DRAFT_PER_ROW = 5e-5
 """A state whose probability is below this × the rows of its branch is no draft: it would cost more than it saves."""
 
+TYPICAL_PROBABILITY = 0.8
+"""Of the drafts that auto takes so many are right. Where a draft with this probability is not worth its time, none is
+looked for, because the search takes time too."""
+
 STALE_PROBABILITY = 0.9  # of the fill set that another rule would choose by a report from before the state
 
 
@@ -93,7 +97,7 @@ class DraftTree:
             for probability, fills in self._fill_sets(draft, states, most + 1):
                 heapq.heappush(heap, (-probability * draft.probability, next(order), draft, fills))
 
-        if not budget.wants(1.0) or not can_follow(current):
+        if not budget.wants(TYPICAL_PROBABILITY) or not can_follow(current):
             return []
         expand(current)
         while heap:

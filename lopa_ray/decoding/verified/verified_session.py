@@ -34,10 +34,6 @@ from lopa_ray.protocol.step_report import BranchReport
 
 MOST_STATES = 16  # evaluated states that a request keeps from step to step
 
-TYPICAL_GAIN = 0.8
-"""Steps that a draft saves: so often the drafts that auto takes are right. Where that is not worth a branch's time, no
-draft is looked for, because the search takes time too."""
-
 
 class VerifiedSession(DecodeSession):
     """One request: its rule, a session of the decoder that plans one branch at a time, and what is known of states."""
@@ -75,12 +71,6 @@ class VerifiedSession(DecodeSession):
     def _plan(self, num_branches: int) -> Plan:
         anchor = Draft.of(self._rule, frozenset(), 1.0)
         rows = anchor.plan.max_branch_rows
-        if (
-            self.settings.weighs_costs
-            and self.load is not None
-            and not self.load.second_pays(rows, TYPICAL_GAIN)
-        ):
-            num_branches = 1
         budget = CostBudget.of(self.settings, self.load, num_branches, rows)
         budget.take(anchor.probability)
         self._drafts = [anchor, *self._tree.drafts(anchor, self._states, budget)][: budget.num_branches]

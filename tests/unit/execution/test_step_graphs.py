@@ -15,10 +15,12 @@ from lopa_ray.execution import model_loader, step_graphs
 from lopa_ray.execution.attention import LaneAttention, PackedAttention
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.graph_capture import CudaCapture
+from lopa_ray.execution.lane import lanes_of
+from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_graphs import graph_refusal
 from lopa_ray.kernels.sdpa import sdpa
-from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan
+from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan, StoredPrefix
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.in_process_group import report_bytes
 from support.recorded_graph import RecordedGraph, cuda_graphs_as, recorded_graphs
@@ -136,6 +138,23 @@ def test_a_step_outside_of_the_buckets_has_no_graph() -> None:
             RecordedGraph.replays = 0
             assert reports(runner, step) == reports(plain, step), at
             assert RecordedGraph.replays == replays, at
+
+
+def test_a_step_with_more_rows_to_score_than_rows_has_no_graph() -> None:
+    """Prompts that are stored as a whole have no rows, and still a next token."""
+    branch = Branch(((8, 8),), range(8, 9), causal_stop=8)
+    plan = Plan(1, 0, (1,) * 8, (branch,), ())
+    stored = (StoredPrefix(1, range(8)),)
+    with captured(max_num_seqs=20) as runner:
+        has_graph = []
+        for count in (10, 20):
+            requests = [ScheduledRequest(at, at, plan, (0,), stored_prefix=stored) for at in range(count)]
+            lanes = [lane for request in requests for lane in lanes_of(request)]
+            packing = Packing(lanes, (), runner.packing_options)
+            assert packing.num_rows == 0 and len(packing.rows_to_score.positions) == count
+            assert runner._graphs is not None
+            has_graph.append(runner._graphs.graph_of(packing) is not None)
+    assert has_graph == [True, False]
 
 
 def test_the_inputs_of_a_small_step_hold_nothing_of_a_larger_one_before() -> None:
