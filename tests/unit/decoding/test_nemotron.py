@@ -65,6 +65,16 @@ def test_no_branch_has_more_rows_than_the_first(engine: LocalEngine) -> None:
             assert max(later) <= first
 
 
+@pytest.mark.parametrize("block_size", [1, 2])
+def test_what_drafts_nothing_takes_a_row_per_token(engine: LocalEngine, block_size: int) -> None:
+    joint = SelfSpeculationSettings(max_new_tokens=8, block_size=block_size, num_branches=4, ignore_eos=True)
+    for settings in (joint, NemotronSettings(max_new_tokens=8, block_size=1, ignore_eos=True)):
+        events = engine.events([engine.create_session(PROMPTS[0], settings)])
+        plans = [event.plan for event in events if isinstance(event, RequestStep)]
+        assert [plan.num_rows for plan in plans] == [3] + [1] * 7
+        assert not any(plan.sampling_params.top_logprobs for plan in plans)
+
+
 def test_a_budget_whose_token_ends_the_answer_and_a_least_length_exclude_each_other(
     engine: LocalEngine,
 ) -> None:
