@@ -73,21 +73,25 @@ def beside_repeated(beams: list[Beam], repeated: Beam) -> list[Beam]:
     return [*rest, repeated]
 
 
-def choose_beams(beams: list[Beam], budget: CostBudget) -> list[Guess]:
-    """As many guesses as the budget takes, one at least. Each next one has the most probable tokens that no guess
-    before it has after the same tokens."""
+def choose_beams(beams: list[Beam], budget: CostBudget, trust: float = 1.0) -> tuple[list[Guess], float]:
+    """As many guesses as the budget takes, one at least, and how many tokens of the first one should be right. Each
+    next one has the most probable tokens that no guess before it has after the same tokens. `trust`: the share of what
+    beams promise that they have kept so far."""
     gained: dict[Guess, float] = {}
     guesses: list[Guess] = []
+    promised = 0.0
     for _ in range(budget.most):
         best = max(beams, key=lambda beam: sum(_new(beam, gained).values()), default=[])
         new = _new(best, gained)
-        gain = sum(new.values())
+        gain = trust * sum(new.values())
         if guesses and not (new and budget.wants(gain)):
             break
+        if not guesses:
+            promised = sum(new.values())
         gained |= new
         guesses.append(tuple(token for token, _ in best))
         budget.take(gain)
-    return guesses[: budget.num_branches]
+    return guesses[: budget.num_branches], promised
 
 
 def _new(beam: Beam, gained: dict[Guess, float]) -> dict[Guess, float]:

@@ -30,7 +30,7 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 
 COUNTED = ("steps", "forwards", "finish_reason", "rule_steps")  # public attributes that steps change
 
-PLANNED = ("_pending_plan", "_branches")
+PLANNED = ("_pending_plan", "_branches", "_promise")
 """Attributes that `plan` changes. They belong to the coming step alone, and are made anew when that is planned
 again."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING
 
 from lopa_ray.decoding.branch_budget import CostBudget
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 
 SECOND_GAINS = 0.2
-"""Tokens per forward that a second guess adds, as a share. With the model of the package it is less."""
+"""Tokens per forward that a second guess adds at most, as a share; a third one half as many, and so on."""
+
+PRIOR_TOKENS = 8.0
+"""Promised tokens as many as which a request's beams count as right beforehand: some answers are easier to guess."""
 
 ALTERNATIVES = 3  # tokens per position that a guess may have
 
@@ -46,6 +49,11 @@ class JointSpeculationSession(DecodeSession):
         self._commit: Commit | None = None
         self._branches: list[Guess] = []
         self._spent = 0.0  # milliseconds of the steps so far, by the costs that auto weighs
+        self._promise = 0.0  # tokens of the coming step's first guess that should be right, by its beam
+        self._promised, self._kept = (
+            PRIOR_TOKENS,
+            PRIOR_TOKENS,
+        )  # of all first guesses, and how many were right
 
     @property
     def generated(self) -> list[int]:
@@ -66,12 +74,12 @@ class JointSpeculationSession(DecodeSession):
     def _plan(self, num_branches: int) -> Plan:
         end = len(self._ids)
         start = end - 1 if self.steps else 0
-        num_branches = num_branches if self._may_branch else 1
+        num_branches = min(num_branches, most_branches := self._most_branches)
         self._branches = self._guesses(num_branches)
         branches = tuple(self._branch(start, guess) for guess in self._branches)
         masks = max(branch.stop for branch in branches) - end
         sampling = self.sampling_params
-        if self._may_branch and not self._has_head:
+        if most_branches > 1 and not self._has_head:
             sampling = replace(sampling, top_logprobs=max(sampling.top_logprobs, ALTERNATIVES))
         return Plan(
             step=self.steps + 1,
@@ -87,14 +95,18 @@ class JointSpeculationSession(DecodeSession):
         )
 
     @property
-    def _may_branch(self) -> bool:
-        """Whether a second guess may be worth its time. If not, no tokens for it are asked for, which takes time."""
+    def _most_branches(self) -> int:
+        """The guesses that may be worth their time. No tokens for more are asked for, which takes time too."""
+        limit = self.settings.branch_limit
         if not (self._has_head or self._num_masks):
-            return False
+            return 1
         if self.load is None or not self.settings.weighs_costs:
-            return self.settings.branch_limit > 1
+            return limit
         rows = self._rows(self._drafted_tokens) if self._has_head else self._num_masks * 3 // 2
-        return self.load.cost(2, rows) < (1 + SECOND_GAINS) * self.load.cost(1, rows)
+        gains = accumulate(SECOND_GAINS / number for number in range(1, limit))
+        costs = (self.load.cost(number, rows) for number in range(2, limit + 1))
+        pays = [cost < (1 + gain) * self.load.cost(1, rows) for cost, gain in zip(costs, gains, strict=True)]
+        return max((number for number, does in enumerate(pays, 2) if does), default=1)
 
     def _guesses(self, most: int) -> list[Guess]:
         """Guesses of what may follow. The last position is left to the causal pass."""
@@ -106,7 +118,9 @@ class JointSpeculationSession(DecodeSession):
             rows = self._rows(max(0, min(self._drafted_tokens, room)))
             budget = self._budget(most, rows)
             beams = beside_repeated(self._beams, repeated_beam(self._ids, self._drafted_tokens))
-            return choose_beams([self._verifiable(beam[: max(0, room)]) for beam in beams], budget)
+            verifiable = [self._verifiable(beam[: max(0, room)]) for beam in beams]
+            guesses, self._promise = choose_beams(verifiable, budget, self._kept / self._promised)
+            return guesses
         most_drafts = max(0, min(room, self._num_masks - 1))
         drafts = reweigh(self._drafts[age - 1 :][:most_drafts], self._ids[-1], age)
         budget = self._budget(most, self._rows(len(drafts) // 2))
@@ -138,8 +152,7 @@ class JointSpeculationSession(DecodeSession):
     def _drafts_wanted(self) -> ContinuationDrafts | None:
         if not self._has_head:
             return None
-        beams = min(self.settings.branch_limit, MAX_DRAFT_BEAMS) if self._may_branch else 1
-        return ContinuationDrafts(beams, self._drafted_tokens)
+        return ContinuationDrafts(min(self._most_branches, MAX_DRAFT_BEAMS), self._drafted_tokens)
 
     @property
     def _num_masks(self) -> int:
@@ -180,6 +193,7 @@ class JointSpeculationSession(DecodeSession):
         if self._has_head:
             drafted = reports[winner].memory[accepted[winner]]
             self._beams = beams_of(drafted)
+            self._promised, self._kept = self._promised + self._promise, self._kept + accepted[0]
         whole = [index for index, guess in enumerate(self._branches) if accepted[index] == len(guess)]
         newest = max(whole, key=accepted.__getitem__, default=None)
         if newest is not None and not self._has_head:

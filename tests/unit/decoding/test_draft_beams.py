@@ -38,8 +38,16 @@ def test_the_more_probable_of_a_heads_beam_and_a_repeated_one_comes_first(
 ) -> None:
     repeated = repeated_beam([3, 4, 5, 6, 9, 3, 4], 2)
     beams = beside_repeated([[(7, of_head), (8, of_head)]], repeated)
-    assert choose_beams(beams, CostBudget([1.0])) == [chosen]
-    assert sorted(choose_beams(beams, CostBudget([1.0, 1.0]))) == [(5, 6), (7, 8)]
+    assert choose_beams(beams, CostBudget([1.0]))[0] == [chosen]
+    assert sorted(choose_beams(beams, CostBudget([1.0, 1.0]))[0]) == [(5, 6), (7, 8)]
+
+
+def test_beams_that_have_promised_too_much_get_fewer_guesses() -> None:
+    beams, costs = [[(5, 0.6), (6, 0.3)], [(7, 0.3)], []], [1.0, 1.1]
+    guesses = [(5, 6), (7,)]
+    assert choose_beams(beams, CostBudget(costs, gain=1.0)) == (guesses, pytest.approx(0.9))
+    assert choose_beams(beams, CostBudget(costs, gain=1.0), trust=0.2) == (guesses[:1], pytest.approx(0.9))
+    assert choose_beams([], CostBudget(costs, gain=1.0)) == ([()], 0.0)
 
 
 def test_a_repeated_beam_leaves_others_the_rest_of_the_probability() -> None:
