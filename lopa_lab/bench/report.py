@@ -95,7 +95,8 @@ def _section(name: str, record: BenchRecord, origin: str, folder: Path) -> list[
         several = [cells for row, cells in zip(record.rows, rows, strict=True) if row["workers"] != 1]
         rows = several or rows
     shown = [at for at, column in enumerate(header) if column not in LEFT_OUT.get(record.name, ())]
-    lines = [f"## {name}", "", markdown.code_block(record.command_line), "", origin, ""]
+    needs = ["*Needs: download.*", ""] if "--config models/" in record.command_line else []
+    lines = [f"## {name}", "", *needs, markdown.code_block(record.command_line), "", origin, ""]
     for what, draw in PLOTS_OF.get(record.name, {}).items():
         file = folder / PLOTS / f"{name}-{what.replace(' ', '-')}.svg"
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -91,7 +91,7 @@ def needed(words: list[str]) -> set[str]:
     text = " ".join(words)
     name = (program(words) or [""])[0]
     needs = set()
-    if re.search(r"device=cuda|d2f-dream-7b|--config models/|paper/", text):
+    if re.search(r"device=cuda|d2f-dream-7b|--config models/(?!smollm2)|paper/", text):
         needs.add("GPU")
     if "device=npu" in text:
         needs.add("NPU")
