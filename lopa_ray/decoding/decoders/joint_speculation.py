@@ -33,7 +33,8 @@ SECOND_GAINS = 0.2
 """Tokens per forward that a second guess adds at most, as a share; a third one half as many, and so on."""
 
 PRIOR_TOKENS = 8.0
-"""Promised tokens as many as which a request's beams count as right beforehand: some answers are easier to guess."""
+"""A request begins as if its beams had promised so many tokens and all had been right. Some answers are easier to guess
+than others."""
 
 ALTERNATIVES = 3  # tokens per position that a guess may have
 
@@ -50,10 +51,8 @@ class JointSpeculationSession(DecodeSession):
         self._branches: list[Guess] = []
         self._spent = 0.0  # milliseconds of the steps so far, by the costs that auto weighs
         self._promise = 0.0  # tokens of the coming step's first guess that should be right, by its beam
-        self._promised, self._kept = (
-            PRIOR_TOKENS,
-            PRIOR_TOKENS,
-        )  # of all first guesses, and how many were right
+        self._promised = PRIOR_TOKENS  # the same, of all first guesses so far
+        self._kept = PRIOR_TOKENS  # tokens of these that were right
 
     @property
     def generated(self) -> list[int]:
