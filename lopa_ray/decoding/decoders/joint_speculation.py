@@ -73,9 +73,10 @@ class JointSpeculationSession(DecodeSession):
     def _plan(self, num_branches: int) -> Plan:
         end = len(self._ids)
         start = end - 1 if self.steps else 0
-        num_branches = min(num_branches, most_branches := self._most_branches)
-        self._branches = self._guesses(num_branches)
-        branches = tuple(self._branch(start, guess) for guess in self._branches)
+        most_branches = self._most_branches
+        self._branches = self._guesses(min(num_branches, most_branches))
+        drafts = self._drafts_wanted(most_branches)
+        branches = tuple(self._branch(start, guess, drafts) for guess in self._branches)
         masks = max(branch.stop for branch in branches) - end
         sampling = self.sampling_params
         if most_branches > 1 and not self._has_head:
@@ -103,9 +104,9 @@ class JointSpeculationSession(DecodeSession):
             return limit
         rows = self._rows(self._drafted_tokens) if self._has_head else self._num_masks * 3 // 2
         gains = accumulate(SECOND_GAINS / number for number in range(1, limit))
-        costs = (self.load.cost(number, rows) for number in range(2, limit + 1))
-        pays = [cost < (1 + gain) * self.load.cost(1, rows) for cost, gain in zip(costs, gains, strict=True)]
-        return max((number for number, does in enumerate(pays, 2) if does), default=1)
+        cost = self.load.cost(1, rows)
+        pays = (n for n, gain in enumerate(gains, 2) if self.load.cost(n, rows) < (1 + gain) * cost)
+        return max(pays, default=1)
 
     def _guesses(self, most: int) -> list[Guess]:
         """Guesses of what may follow. The last position is left to the causal pass."""
@@ -147,11 +148,10 @@ class JointSpeculationSession(DecodeSession):
     def _drafted_tokens(self) -> int:
         return min(self.settings.block_size - 1, MAX_DRAFT_DEPTH)
 
-    @property
-    def _drafts_wanted(self) -> ContinuationDrafts | None:
+    def _drafts_wanted(self, most_branches: int) -> ContinuationDrafts | None:
         if not self._has_head:
             return None
-        return ContinuationDrafts(min(self._most_branches, MAX_DRAFT_BEAMS), self._drafted_tokens)
+        return ContinuationDrafts(min(most_branches, MAX_DRAFT_BEAMS), self._drafted_tokens)
 
     @property
     def _num_masks(self) -> int:
@@ -159,7 +159,7 @@ class JointSpeculationSession(DecodeSession):
         masks = 0 if self._has_head else self.settings.block_size - 1
         return masks if masks > 1 else 0
 
-    def _branch(self, start: int, guess: Guess) -> Branch:
+    def _branch(self, start: int, guess: Guess, drafts: ContinuationDrafts | None) -> Branch:
         end = len(self._ids)
         base = end + len(guess)
         masks = self._num_masks
@@ -178,7 +178,7 @@ class JointSpeculationSession(DecodeSession):
             causal_stop=base,
             scoring=ChooseTokens(
                 draw_key=1 if self.settings.temperature > 0 else 0,
-                memory=self._drafts_wanted,
+                memory=drafts,
             ),
         )
 
